@@ -1,0 +1,13 @@
+module kubevirtbmc.dev/services/power
+
+go 1.26.0
+
+require (
+	kubevirtbmc.dev/pkg v0.0.0
+	kubevirtbmc.dev/proto v0.0.0
+)
+
+replace (
+	kubevirtbmc.dev/pkg => ../../pkg
+	kubevirtbmc.dev/proto => ../../proto
+)
