@@ -1,0 +1,208 @@
+// SPDX-FileCopyrightText: The KubeVirtBMC Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package registryclient keeps a frontend in step with the registry: which BMCs
+// it serves, where, and who may log in.
+package registryclient
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"kubevirtbmc.dev/pkg/logkey"
+	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
+	registryv1 "kubevirtbmc.dev/proto/gen/go/bmc/registry/v1"
+)
+
+// Time between attempts to subscribe: from firstDelay, doubled up to
+// maxDelay, with up to half of it taken off at random.
+const (
+	firstDelay = 200 * time.Millisecond
+	maxDelay   = 5 * time.Second
+)
+
+// Handler serves the BMCs that the registry names. Calls come one at a time.
+type Handler interface {
+	// Apply serves a BMC as the registry says from now on; the same content may
+	// come again. An error says why it can't be served and holds no secrets; the
+	// registry gets it as acknowledgement.
+	Apply(ctx context.Context, bmc *registryv1.BMC) error
+	// Remove stops serving a BMC; one that is not served is no error.
+	Remove(bmc *referencev1.BMCReference)
+}
+
+// Config of a client. All fields but OnSynced are needed.
+type Config struct {
+	// Conn is the connection to the registry.
+	Conn grpc.ClientConnInterface
+	// Protocol that the frontend speaks.
+	Protocol registryv1.Protocol
+	// Replica is the unique name of this frontend.
+	Replica string
+	// Log gets a line for each lost stream.
+	Log *slog.Logger
+	// OnSynced is called each time that the frontend has all BMCs.
+	OnSynced func()
+}
+
+// Run subscribes, and again with back-off whenever the stream is lost, until
+// the context ends. While the stream is lost the handler keeps what it has.
+func Run(ctx context.Context, cfg Config, handler Handler) error {
+	c := client{cfg: cfg, handler: handler, known: map[string]known{}}
+	delay := firstDelay
+	for {
+		synced, err := c.subscribe(ctx)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if synced {
+			delay = firstDelay
+		}
+		pause := delay - rand.N(delay/2)
+		cfg.Log.WarnContext(ctx, "registry stream lost; the BMCs are served as last known",
+			logkey.Error, status.Convert(err).Message(), "retry_in", pause)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+		delay = min(2*delay, maxDelay)
+	}
+}
+
+// known is what the client has of one BMC.
+type known struct {
+	bmc   *registryv1.BMC
+	round uint64 // the subscription in which it was last named
+	// Why it is not served; empty when it is.
+	problem string
+}
+
+type client struct {
+	cfg      Config
+	handler  Handler
+	known    map[string]known
+	revision uint64
+	round    uint64
+}
+
+// subscribe runs one stream to its end; synced tells whether it got so far as
+// to have all BMCs.
+func (c *client) subscribe(ctx context.Context) (synced bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := registryv1.NewRegistryServiceClient(c.cfg.Conn).Subscribe(ctx)
+	if err != nil {
+		return false, err
+	}
+	hello := &registryv1.Hello{Protocol: c.cfg.Protocol, Replica: c.cfg.Replica, Revision: c.revision}
+	if err := stream.Send(&registryv1.SubscribeRequest{Payload: &registryv1.SubscribeRequest_Hello{Hello: hello}}); err != nil {
+		return false, streamError(stream, err)
+	}
+	c.round++
+	for {
+		response, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return synced, errors.New("the registry closed the stream")
+		}
+		if err != nil {
+			return synced, err
+		}
+		acks := c.handle(ctx, response, synced)
+		if _, ok := response.GetPayload().(*registryv1.SubscribeResponse_Synced); ok {
+			synced = true
+			if c.cfg.OnSynced != nil {
+				c.cfg.OnSynced()
+			}
+		}
+		if synced {
+			// Within the first part a revision is not complete yet: a stream that
+			// breaks there has to start from the older one.
+			c.revision = response.GetRevision()
+		}
+		for _, ack := range acks {
+			if err := stream.Send(&registryv1.SubscribeRequest{Payload: &registryv1.SubscribeRequest_Acknowledgement{Acknowledgement: ack}}); err != nil {
+				return synced, streamError(stream, err)
+			}
+		}
+	}
+}
+
+// handle acts on a message and returns the acknowledgements that it calls for.
+func (c *client) handle(ctx context.Context, response *registryv1.SubscribeResponse, synced bool) []*registryv1.Acknowledgement {
+	switch payload := response.GetPayload().(type) {
+	case *registryv1.SubscribeResponse_Upsert:
+		return []*registryv1.Acknowledgement{c.upsert(ctx, payload.Upsert, response.GetRevision())}
+	case *registryv1.SubscribeResponse_Removal:
+		c.remove(payload.Removal)
+		return []*registryv1.Acknowledgement{{Bmc: payload.Removal, Revision: response.GetRevision()}}
+	case *registryv1.SubscribeResponse_Synced:
+		if synced || !payload.Synced.GetFull() {
+			return nil
+		}
+		var acks []*registryv1.Acknowledgement
+		for _, k := range c.known {
+			if k.round != c.round {
+				c.remove(k.bmc.GetBmc())
+				acks = append(acks, &registryv1.Acknowledgement{Bmc: k.bmc.GetBmc(), Revision: response.GetRevision()})
+			}
+		}
+		return acks
+	}
+	return nil // A newer registry may say more than this client understands.
+}
+
+func (c *client) upsert(ctx context.Context, bmc *registryv1.BMC, revision uint64) *registryv1.Acknowledgement {
+	key := keyOf(bmc.GetBmc())
+	k, ok := c.known[key]
+	if !ok || k.problem != "" || !proto.Equal(k.bmc, bmc) {
+		k = known{bmc: bmc}
+		if err := c.handler.Apply(ctx, bmc); err != nil {
+			k.problem = shorten(err.Error())
+			c.cfg.Log.ErrorContext(ctx, "BMC can't be served", logkey.Namespace, bmc.GetBmc().GetNamespace(),
+				logkey.BMC, bmc.GetBmc().GetName(), logkey.Error, k.problem)
+		}
+	}
+	k.round = c.round
+	c.known[key] = k
+	return &registryv1.Acknowledgement{Bmc: bmc.GetBmc(), Revision: revision, Serving: k.problem == "", Message: k.problem}
+}
+
+func (c *client) remove(bmc *referencev1.BMCReference) {
+	delete(c.known, keyOf(bmc))
+	c.handler.Remove(bmc)
+}
+
+func keyOf(bmc *referencev1.BMCReference) string { return bmc.GetNamespace() + "/" + bmc.GetName() }
+
+// shorten cuts a text to what an acknowledgement may hold.
+func shorten(s string) string {
+	const most = 1024
+	if len(s) > most {
+		s = s[:most]
+	}
+	return strings.ToValidUTF8(s, "?")
+}
+
+// streamError returns why a stream broke: what a failed Send says is only that
+// it did.
+func streamError(stream grpc.BidiStreamingClient[registryv1.SubscribeRequest, registryv1.SubscribeResponse], sendErr error) error {
+	if !errors.Is(sendErr, io.EOF) {
+		return sendErr
+	}
+	for {
+		if _, err := stream.Recv(); err != nil {
+			return fmt.Errorf("send: %w", err)
+		}
+	}
+}
