@@ -46,7 +46,13 @@ type Run func(ctx context.Context, p *Process) error
 // and returns what to run once they are parsed. Exit status 0 after a signal, 1
 // after a failure, 2 for wrong flags.
 func Main(name string, configure func(flags *flag.FlagSet) Run) {
-	os.Exit(run(name, os.Args[1:], os.LookupEnv, os.Stderr, configure))
+	os.Exit(Exec(name, os.Args[1:], configure))
+}
+
+// Exec is Main for a program with several commands: it runs one with its
+// arguments and returns the exit status.
+func Exec(name string, args []string, configure func(flags *flag.FlagSet) Run) int {
+	return run(name, args, os.LookupEnv, os.Stderr, configure)
 }
 
 func run(name string, args []string, env func(string) (string, bool), stderr io.Writer, configure func(*flag.FlagSet) Run) int {
@@ -55,7 +61,7 @@ func run(name string, args []string, env func(string) (string, bool), stderr io.
 	health := flags.String("health-listen", ":8081", "address of /healthz, /readyz and /metrics over HTTP; empty: none")
 	level := flags.String("log-level", "info", "least severe log lines to write: debug, info, warn or error")
 	format := flags.String("log-format", "json", "form of log lines: json or text")
-	work := configure(flags)
+	work := configure(flags) // May give the flags above other defaults, by SetDefault.
 	if err := parse(flags, args, env); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return 0
@@ -89,6 +95,15 @@ func run(name string, args []string, env func(string) (string, bool), stderr io.
 	}
 	log.InfoContext(ctx, name+" stopped")
 	return 0
+}
+
+// SetDefault changes the default of a flag, as of one that Main defines.
+func SetDefault(flags *flag.FlagSet, name, value string) {
+	f := flags.Lookup(name)
+	if err := f.Value.Set(value); err != nil {
+		panic(fmt.Sprintf("default of flag %s: %v", name, err))
+	}
+	f.DefValue = value
 }
 
 // NewLogger returns a logger that writes lines of the named least level (debug,
