@@ -68,7 +68,7 @@ func Run(ctx context.Context, cfg Config, handler Handler) error {
 		if synced {
 			delay = firstDelay
 		}
-		pause := delay - rand.N(delay/2)
+		pause := delay - rand.N(delay/2) //nolint:gosec // Jitter is no secret.
 		cfg.Log.WarnContext(ctx, "registry stream lost; the BMCs are served as last known",
 			logkey.Error, status.Convert(err).Message(), "retry_in", pause)
 		select {

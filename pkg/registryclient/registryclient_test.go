@@ -88,7 +88,8 @@ func start(t *testing.T, h *handler) registry {
 	registryv1.RegisterRegistryServiceServer(server, r)
 	ctx, cancel := context.WithCancel(t.Context())
 	conn, err := grpcclient.Dial("passthrough:registry", grpcclient.Config{Options: []grpc.DialOption{
-		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return listener.Dial() })}})
+		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return listener.Dial() }),
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,109 @@
+# SPDX-FileCopyrightText: The KubeVirtBMC Authors
+# SPDX-License-Identifier: Apache-2.0
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+# Builds without the workspace are the truth: go.work is for people and for
+# tests over all modules.
+MODULES := proto pkg services/power services/media services/frontend-ipmi services/frontend-redfish cmd/kubevirtbmc test
+BIN := $(CURDIR)/bin
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+COUNT ?= 3
+
+.PHONY: help
+help: ## Show this list.
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+##@ The two commands
+
+.PHONY: run
+run: build ## Run all services with three simulated VMs (COUNT=n for others) and print commands to try.
+	@mkdir -p out
+	bin/kubevirtbmc standalone --simulate $(COUNT) --ca-out out/ca.pem $(ARGS)
+
+.PHONY: test
+test: clients bin/gotestsum bin/grpcurl ## Run unit, contract, protocol and interop tests; no cluster needed.
+	hack/test.sh
+
+##@ Building
+
+.PHONY: build
+build: ## Build kubevirtbmc (standalone mode) into bin/.
+	GOWORK=off CGO_ENABLED=0 go -C cmd/kubevirtbmc build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN)/kubevirtbmc .
+
+.PHONY: services
+services: ## Build each service as a program of its own into bin/.
+	@set -e; for service in power media frontend-ipmi frontend-redfish; do \
+		echo "bin/$$service"; \
+		GOWORK=off CGO_ENABLED=0 go -C services/$$service build -trimpath -ldflags "-s -w" -o $(BIN)/$$service .; \
+	done
+
+.PHONY: generate
+generate: tools-gen bin/buf ## Generate code and OpenAPI from the .proto files.
+	bin/buf format -w proto
+	bin/buf generate
+
+.PHONY: tidy
+tidy: ## Bring the modules' requirements in step.
+	go work sync
+	@set -e; for m in $(MODULES); do echo "tidy $$m"; GOWORK=off go -C $$m mod tidy; done
+
+##@ Checking
+
+.PHONY: lint
+lint: bin/buf bin/golangci-lint ## Lint Go, .proto files and shell scripts.
+	hack/lint.sh
+
+.PHONY: fmt
+fmt: bin/buf bin/golangci-lint ## Format Go and .proto files.
+	bin/buf format -w proto
+	@set -e; for m in $(MODULES); do (cd $$m && GOWORK=off $(BIN)/golangci-lint fmt ./...); done
+
+.PHONY: verify
+verify: ## Fail if generated files or module requirements are out of step.
+	hack/verify.sh
+
+.PHONY: race
+race: ## Run the unit tests under the race detector.
+	go test -race $(patsubst %,./%/...,$(filter-out proto test,$(MODULES)))
+
+.PHONY: fuzz
+fuzz: ## Fuzz each parser of network input for FUZZTIME (10s).
+	hack/fuzz.sh
+
+.PHONY: bench
+bench: ## Run the benchmarks.
+	go test -run '^$$' -bench . -benchmem $(patsubst %,./%/...,$(filter-out proto,$(MODULES)))
+
+##@ Tools
+
+.PHONY: tools
+tools: tools-gen bin/buf bin/golangci-lint bin/gotestsum bin/grpcurl ## Build the pinned tools into bin/.
+
+.PHONY: tools-gen
+tools-gen: bin/protoc-gen-go
+
+bin/protoc-gen-go: tools/gen/go.mod
+	GOWORK=off GOBIN=$(BIN) go -C tools/gen install tool
+	@touch $@
+
+bin/buf: tools/buf/go.mod
+	GOWORK=off GOBIN=$(BIN) go -C tools/buf install tool
+	@touch $@
+
+bin/golangci-lint: tools/lint/go.mod
+	GOWORK=off GOBIN=$(BIN) go -C tools/lint install tool
+	@touch $@
+
+bin/gotestsum bin/grpcurl &: tools/test/go.mod
+	GOWORK=off GOBIN=$(BIN) go -C tools/test install tool
+	@touch bin/gotestsum bin/grpcurl
+
+.PHONY: clients
+clients: ## Install the real BMC clients that the tests use (Debian packages; needs root), or name those missing.
+	hack/install-clients.sh
+
+.PHONY: clean
+clean: ## Remove what was built.
+	rm -rf bin out
