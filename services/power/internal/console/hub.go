@@ -1,0 +1,275 @@
+// SPDX-FileCopyrightText: The KubeVirtBMC Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package console shares one connection to a machine's serial port among all
+// who watch it. KubeVirt ends a serial connection when another one comes, so
+// two of ours would throw each other out.
+//
+// The connection exists while somebody watches, and follows the machine over
+// power cycles. When it ends although the same guest runs on, somebody has taken
+// the console by other means (virtctl): then it is left to them until a client
+// types, another one connects, or a new guest starts.
+package console
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"kubevirtbmc.dev/pkg/hypervisor"
+	"kubevirtbmc.dev/pkg/logkey"
+)
+
+const (
+	// maxUnread is how many bytes may wait for a client.
+	maxUnread = 256 << 10
+	// maxClients is how many may watch a machine.
+	maxClients = 32
+
+	readSize = 16 << 10
+
+	openTimeout = 15 * time.Second
+	retryMin    = 100 * time.Millisecond
+	retryMax    = 5 * time.Second
+)
+
+var (
+	// ErrNoConsole says that the machine has no serial console.
+	ErrNoConsole = errors.New("machine has no serial console")
+	// ErrTooSlow ends a client that does not keep up with the output.
+	ErrTooSlow = errors.New("console client reads too slowly")
+	// ErrTooMany says that the machine's console has as many clients as it can.
+	ErrTooMany = errors.New("too many console clients")
+	// ErrReadOnly refuses the input of a client that only watches.
+	ErrReadOnly = errors.New("console client is read-only")
+)
+
+// Config of a hub.
+type Config struct {
+	Machines hypervisor.Machines
+	Console  hypervisor.Console
+	Log      *slog.Logger
+}
+
+// Hub shares the consoles of all machines.
+type Hub struct {
+	config Config
+
+	mu    sync.Mutex
+	lines map[hypervisor.Ref]*line
+}
+
+// New makes a hub.
+func New(config Config) *Hub {
+	return &Hub{config: config, lines: map[hypervisor.Ref]*line{}}
+}
+
+// Connect adds a client to a machine's console. The first message that it gets
+// is a state.
+func (h *Hub) Connect(ref hypervisor.Ref, readOnly bool) (*Client, error) {
+	m, err := h.config.Machines.Get(ref)
+	if err != nil {
+		return nil, err
+	}
+	if !m.Hardware.SerialConsole {
+		return nil, ErrNoConsole
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l := h.lines[ref]
+	if l == nil {
+		ctx, cancel := context.WithCancel(context.Background())
+		l = &line{hub: h, ref: ref, cancel: cancel, clients: map[*Client]struct{}{}, wanted: make(chan struct{}, 1)}
+		h.lines[ref] = l
+		go l.run(ctx)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.clients) >= maxClients {
+		return nil, ErrTooMany
+	}
+	c := &Client{line: l, readOnly: readOnly, wake: make(chan struct{}, 1)}
+	l.clients[c] = struct{}{}
+	c.put(Message{State: l.state()})
+	l.want()
+	return c, nil
+}
+
+// leave removes a client; the last one ends the connection.
+func (h *Hub) leave(c *Client) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l := c.line
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.clients, c)
+	if len(l.clients) == 0 {
+		if h.lines[l.ref] == l {
+			delete(h.lines, l.ref)
+		}
+		l.cancel()
+	}
+}
+
+// line is the shared connection of one machine.
+type line struct {
+	hub    *Hub
+	ref    hypervisor.Ref
+	cancel context.CancelFunc
+	// wanted has a value when a client wants the connection back.
+	wanted chan struct{}
+
+	// input is held while a client's bytes go to the guest.
+	input sync.Mutex
+
+	mu      sync.Mutex
+	clients map[*Client]struct{}
+	conn    io.ReadWriteCloser
+}
+
+func (l *line) state() State {
+	if l.conn != nil {
+		return Connected
+	}
+	return Disconnected
+}
+
+func (l *line) want() {
+	select {
+	case l.wanted <- struct{}{}:
+	default:
+	}
+}
+
+// run keeps the connection until the last client leaves.
+func (l *line) run(ctx context.Context) {
+	changed := make(chan struct{}, 1)
+	unsubscribe := l.hub.config.Machines.Subscribe(func(ref hypervisor.Ref) {
+		if ref == l.ref {
+			select {
+			case changed <- struct{}{}:
+			default:
+			}
+		}
+	})
+	defer unsubscribe()
+
+	// taken is the instance whose console somebody else has.
+	var taken string
+	retry := retryMin
+	for ctx.Err() == nil {
+		uid, err := l.runningInstance()
+		if err != nil {
+			l.end(err)
+			return
+		}
+		var again <-chan time.Time
+		if uid != "" && uid != taken {
+			select {
+			case <-l.wanted:
+			default:
+			}
+			err := l.carry(ctx)
+			switch {
+			case ctx.Err() != nil:
+				return
+			case errors.Is(err, io.EOF):
+				taken = uid
+				retry = retryMin
+				l.hub.config.Log.Info("console ended by the hypervisor", l.attrs()...)
+			default:
+				l.hub.config.Log.Info("console can't be reached", append(l.attrs(), slog.String(logkey.Error, err.Error()))...)
+				again = time.After(retry)
+				retry = min(2*retry, retryMax)
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		case <-again:
+		case <-l.wanted:
+			taken = ""
+		}
+	}
+}
+
+func (l *line) attrs() []any {
+	return []any{slog.String(logkey.Namespace, l.ref.Namespace), slog.String(logkey.VM, l.ref.Name)}
+}
+
+// runningInstance returns the UID of the instance that runs; empty when none
+// does.
+func (l *line) runningInstance() (string, error) {
+	m, err := l.hub.config.Machines.Get(l.ref)
+	switch {
+	case errors.Is(err, hypervisor.ErrNotFound):
+		return "", err
+	case err != nil || m.Instance == nil || m.Instance.Phase != hypervisor.PhaseRunning:
+		return "", nil
+	default:
+		return m.Instance.UID, nil
+	}
+}
+
+// carry opens the connection and hands its output on until it ends.
+func (l *line) carry(ctx context.Context) error {
+	opening, cancel := context.WithTimeout(ctx, openTimeout)
+	conn, err := l.hub.config.Console.OpenConsole(opening, l.ref)
+	cancel()
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer func() {
+		if stop() {
+			_ = conn.Close()
+		}
+	}()
+	l.set(conn)
+	defer l.set(nil)
+	buffer := make([]byte, readSize)
+	for {
+		n, err := conn.Read(buffer)
+		if n > 0 {
+			l.output(buffer[:n])
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// set tells the clients whether there is a connection.
+func (l *line) set(conn io.ReadWriteCloser) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.conn = conn
+	for c := range l.clients {
+		c.put(Message{State: l.state()})
+	}
+}
+
+func (l *line) output(p []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for c := range l.clients {
+		c.put(Message{Output: p})
+	}
+}
+
+// end ends all clients.
+func (l *line) end(err error) {
+	l.hub.mu.Lock()
+	if l.hub.lines[l.ref] == l {
+		delete(l.hub.lines, l.ref)
+	}
+	l.hub.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for c := range l.clients {
+		c.fail(err)
+	}
+}

@@ -1,0 +1,332 @@
+// SPDX-FileCopyrightText: The KubeVirtBMC Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package machine
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"kubevirtbmc.dev/pkg/hypervisor"
+	"kubevirtbmc.dev/pkg/logkey"
+	"kubevirtbmc.dev/services/power/internal/record"
+	"kubevirtbmc.dev/services/power/internal/transition"
+)
+
+const (
+	defaultLease         = 10 * time.Second
+	defaultShutdownGrace = 90 * time.Second
+	defaultWorkers       = 16
+
+	// verbTimeout bounds a request to the hypervisor, which goes on when the
+	// process is asked to end.
+	verbTimeout = 20 * time.Second
+	// repeatAfter is when a step that was accepted and shows no effect is taken
+	// again.
+	repeatAfter = 3 * time.Second
+	// startSettle is how long a start may have been accepted without any sign
+	// of it.
+	startSettle = 5 * time.Second
+
+	retryMin = 50 * time.Millisecond
+	retryMax = 5 * time.Second
+
+	// writeAttempts is how often a compare-and-swap is tried.
+	writeAttempts = 20
+)
+
+// Hypervisor is what the engine needs of one.
+type Hypervisor interface {
+	hypervisor.Machines
+	hypervisor.Power
+	hypervisor.Boot
+	hypervisor.State
+}
+
+// Config of an engine.
+type Config struct {
+	Hypervisor Hypervisor
+	Log        *slog.Logger
+	// Metrics counts operations; nil: nobody does.
+	Metrics *Metrics
+	// Holder names this process among those that share the machines. A process
+	// that comes back under the same name goes on at once, another one when the
+	// lease is over.
+	Holder string
+	// Lease is how long an operation stays with a holder that shows no life;
+	// 10 s when 0.
+	Lease time.Duration
+	// ShutdownGrace is the least grace period of a graceful shutdown while no
+	// guest agent is connected; 90 s when 0. libvirt may wait 60 s for an agent
+	// before it tries ACPI.
+	ShutdownGrace time.Duration
+}
+
+// Engine carries out power actions and boot overrides.
+type Engine struct {
+	hypervisor    Hypervisor
+	log           *slog.Logger
+	metrics       *Metrics
+	holder        string
+	lease         time.Duration
+	shutdownGrace time.Duration
+	queue         *queue
+	unsubscribe   func()
+
+	mu      sync.Mutex
+	entries map[hypervisor.Ref]*entry
+}
+
+// entry is what an engine remembers of a machine while it lives.
+type entry struct {
+	// work is held for a step, and for a boot override while it is set.
+	work sync.Mutex
+
+	mu       sync.Mutex
+	watchers map[chan struct{}]struct{}
+	timer    *time.Timer
+	history  history
+	// held is the operation that this process has accepted or taken over.
+	held string
+	// last is the last operation that ended or was replaced here.
+	last record.Operation
+	// failures counts refusals of the hypervisor in a row, trouble is the last.
+	failures int
+	trouble  string
+}
+
+// New makes an engine. Run makes it work.
+func New(config Config) *Engine {
+	e := &Engine{
+		hypervisor:    config.Hypervisor,
+		log:           config.Log,
+		metrics:       config.Metrics,
+		holder:        config.Holder,
+		lease:         config.Lease,
+		shutdownGrace: config.ShutdownGrace,
+		queue:         newQueue(),
+		entries:       map[hypervisor.Ref]*entry{},
+	}
+	if e.holder == "" {
+		e.holder = rand.Text()
+	}
+	if e.lease == 0 {
+		e.lease = defaultLease
+	}
+	if e.shutdownGrace == 0 {
+		e.shutdownGrace = defaultShutdownGrace
+	}
+	e.unsubscribe = e.hypervisor.Subscribe(e.changed)
+	return e
+}
+
+// Run carries out operations until the context ends. A step that is being taken
+// then is still finished.
+func (e *Engine) Run(ctx context.Context) error {
+	defer e.unsubscribe()
+	machines, err := e.hypervisor.List()
+	if err != nil {
+		return fmt.Errorf("list machines: %w", err)
+	}
+	for _, m := range machines {
+		e.queue.add(m.Ref)
+	}
+	var workers sync.WaitGroup
+	for range defaultWorkers {
+		workers.Go(func() {
+			for {
+				ref, ok := e.queue.next(ctx)
+				if !ok {
+					return
+				}
+				again := e.reconcile(context.WithoutCancel(ctx), ref)
+				e.queue.done(ref)
+				e.later(ref, again)
+			}
+		})
+	}
+	workers.Wait()
+	e.stopTimers()
+	return nil
+}
+
+// changed is told of each change of a machine.
+func (e *Engine) changed(ref hypervisor.Ref) {
+	e.wakeWatchers(ref)
+	e.queue.add(ref)
+}
+
+func (e *Engine) wakeWatchers(ref hypervisor.Ref) {
+	e.mu.Lock()
+	entry := e.entries[ref]
+	e.mu.Unlock()
+	if entry == nil {
+		return
+	}
+	entry.mu.Lock()
+	defer entry.mu.Unlock()
+	for watcher := range entry.watchers {
+		select {
+		case watcher <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Watch returns a channel that has a value after each change of a machine's
+// status.
+func (e *Engine) Watch(ref hypervisor.Ref) (changes <-chan struct{}, cancel func()) {
+	watcher := make(chan struct{}, 1)
+	entry := e.entry(ref)
+	entry.mu.Lock()
+	if entry.watchers == nil {
+		entry.watchers = map[chan struct{}]struct{}{}
+	}
+	entry.watchers[watcher] = struct{}{}
+	entry.mu.Unlock()
+	return watcher, func() {
+		entry.mu.Lock()
+		delete(entry.watchers, watcher)
+		entry.mu.Unlock()
+		if _, err := e.hypervisor.Get(ref); errors.Is(err, hypervisor.ErrNotFound) {
+			e.forget(ref)
+		}
+	}
+}
+
+func (e *Engine) entry(ref hypervisor.Ref) *entry {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	found := e.entries[ref]
+	if found == nil {
+		found = &entry{}
+		e.entries[ref] = found
+	}
+	return found
+}
+
+// forget drops what is remembered of a machine that is gone.
+func (e *Engine) forget(ref hypervisor.Ref) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	entry := e.entries[ref]
+	if entry == nil {
+		return
+	}
+	entry.mu.Lock()
+	defer entry.mu.Unlock()
+	if len(entry.watchers) == 0 {
+		delete(e.entries, ref)
+	}
+	entry.history = history{}
+	entry.held = ""
+	entry.failures, entry.trouble = 0, ""
+}
+
+// later has a machine looked at again after a while; 0: not by time alone.
+func (e *Engine) later(ref hypervisor.Ref, after time.Duration) {
+	e.mu.Lock()
+	entry := e.entries[ref]
+	e.mu.Unlock()
+	if entry == nil {
+		return
+	}
+	entry.mu.Lock()
+	defer entry.mu.Unlock()
+	if entry.timer != nil {
+		entry.timer.Stop()
+		entry.timer = nil
+	}
+	if after > 0 {
+		entry.timer = time.AfterFunc(after, func() { e.queue.add(ref) })
+	}
+}
+
+func (e *Engine) stopTimers() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, entry := range e.entries {
+		entry.mu.Lock()
+		if entry.timer != nil {
+			entry.timer.Stop()
+		}
+		entry.mu.Unlock()
+	}
+}
+
+// errUnchanged ends an update that has nothing to write.
+var errUnchanged = errors.New("unchanged")
+
+// read returns a machine and its record.
+func (e *Engine) read(ref hypervisor.Ref) (*hypervisor.Machine, *record.Record, error) {
+	m, err := e.hypervisor.Get(ref)
+	if err != nil {
+		return nil, nil, err
+	}
+	rec, err := record.Parse(m.State)
+	if err != nil {
+		return nil, nil, fmt.Errorf("machine %s: %w", ref, err)
+	}
+	return m, rec, nil
+}
+
+// update changes a machine's record by compare-and-swap: f decides on what is
+// there and may be called several times.
+func (e *Engine) update(ctx context.Context, ref hypervisor.Ref, f func(*hypervisor.Machine, *record.Record) error) error {
+	for attempt := range writeAttempts {
+		m, rec, err := e.read(ref)
+		if err != nil {
+			return err
+		}
+		if err := f(m, rec); err != nil {
+			if errors.Is(err, errUnchanged) {
+				return nil
+			}
+			return err
+		}
+		document, err := rec.Document()
+		if err != nil {
+			return err
+		}
+		if bytes.Equal(document, m.State) {
+			return nil
+		}
+		err = e.hypervisor.SetState(ctx, ref, m.State, document)
+		if !errors.Is(err, hypervisor.ErrStale) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Duration(attempt) * time.Millisecond):
+		}
+	}
+	return fmt.Errorf("%w: the machine's state changes too fast", hypervisor.ErrUnavailable)
+}
+
+// observed gathers what decisions about an operation rest on.
+func observed(m *hypervisor.Machine, rec *record.Record, op *record.Operation) transition.Observed {
+	o := transition.Observed{
+		State:            transition.Observe(m),
+		Strategy:         m.RunStrategy,
+		StartQueued:      m.StartQueued,
+		StartSent:        op != nil && time.Since(op.StartSent) < startSettle,
+		NeedsNewInstance: needsNewInstance(m, rec),
+	}
+	if i := m.Instance; i != nil {
+		o.Fresh = op != nil && i.UID != op.InstanceUID
+		o.Ran = i.Phase == hypervisor.PhaseSucceeded || !i.Started.IsZero()
+		o.AtOnce = i.GracePeriod == 0
+	}
+	return o
+}
+
+func (e *Engine) logger(ref hypervisor.Ref) *slog.Logger {
+	return e.log.With(slog.String(logkey.Namespace, ref.Namespace), slog.String(logkey.VM, ref.Name))
+}

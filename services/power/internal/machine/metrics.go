@@ -1,0 +1,60 @@
+// SPDX-FileCopyrightText: The KubeVirtBMC Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package machine
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"kubevirtbmc.dev/services/power/internal/record"
+	"kubevirtbmc.dev/services/power/internal/transition"
+)
+
+// Metrics counts what an engine does; a nil one counts nothing.
+type Metrics struct {
+	operations *prometheus.CounterVec
+	durations  *prometheus.HistogramVec
+	failures   *prometheus.CounterVec
+}
+
+// NewMetrics registers an engine's metrics.
+func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
+	m := &Metrics{
+		operations: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "vbmc_power_operations_total",
+			Help: "Power operations that have ended, by action and how.",
+		}, []string{"action", "phase"}),
+		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "vbmc_power_operation_duration_seconds",
+			Help:    "How long power operations took that reached their goal.",
+			Buckets: prometheus.ExponentialBuckets(0.05, 2, 14),
+		}, []string{"action"}),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "vbmc_power_step_failures_total",
+			Help: "Requests that the hypervisor refused, by step.",
+		}, []string{"step"}),
+	}
+	for _, c := range []prometheus.Collector{m.operations, m.durations, m.failures} {
+		if err := registry.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+func (m *Metrics) ended(op *record.Operation) {
+	if m == nil {
+		return
+	}
+	m.operations.WithLabelValues(string(op.Action), string(op.Phase)).Inc()
+	if op.Phase == record.Succeeded {
+		m.durations.WithLabelValues(string(op.Action)).Observe(op.End.Sub(op.Start).Seconds())
+	}
+}
+
+func (m *Metrics) stepFailed(step transition.Step) {
+	if m == nil {
+		return
+	}
+	m.failures.WithLabelValues(string(step)).Inc()
+}

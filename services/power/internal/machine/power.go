@@ -1,0 +1,537 @@
+// SPDX-FileCopyrightText: The KubeVirtBMC Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package machine
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"kubevirtbmc.dev/pkg/callctx"
+	"kubevirtbmc.dev/pkg/hypervisor"
+	"kubevirtbmc.dev/pkg/logkey"
+	"kubevirtbmc.dev/services/power/internal/record"
+	"kubevirtbmc.dev/services/power/internal/transition"
+)
+
+const (
+	deadlineOn    = 10 * time.Minute
+	deadlineOff   = 6 * time.Minute
+	deadlinePause = 30 * time.Second
+	// deadlineSlack is what a shutdown may take past its grace period.
+	deadlineSlack = 2 * time.Minute
+)
+
+// Transition accepts an action and waits for its goal, at most as long as wait
+// says. The status's operation is the one that the action started or joined.
+func (e *Engine) Transition(ctx context.Context, ref hypervisor.Ref, action transition.Action, wait time.Duration) (*Status, error) {
+	if _, _, err := e.read(ref); err != nil {
+		return nil, err
+	}
+	changes, cancel := e.Watch(ref)
+	defer cancel()
+	own, err := e.accept(ctx, ref, action)
+	if err != nil {
+		return nil, err
+	}
+	if own.Active() && wait > 0 {
+		own, err = e.await(ctx, ref, own, wait, changes)
+		if err != nil {
+			return nil, err
+		}
+	}
+	status, err := e.Status(ref)
+	if err != nil {
+		return nil, err
+	}
+	if status.Operation == nil || status.Operation.ID != own.ID {
+		status.Operation = own
+	}
+	return status, nil
+}
+
+// accept writes an action down as the machine's operation.
+func (e *Engine) accept(ctx context.Context, ref hypervisor.Ref, action transition.Action) (*record.Operation, error) {
+	var own, replaced *record.Operation
+	err := e.update(ctx, ref, func(m *hypervisor.Machine, rec *record.Record) error {
+		own, replaced = nil, nil
+		latest := rec.Power.Operation
+		var current transition.Goal
+		if latest.Active() {
+			current = latest.Goal
+		}
+		o := observed(m, rec, latest)
+		goal, verdict := transition.Decide(o, action, current)
+		now := time.Now().UTC()
+		switch verdict {
+		case transition.RefuseState:
+			return fmt.Errorf("%s: %w", action, ErrPowerState)
+		case transition.RefuseUnsupported:
+			return fmt.Errorf("%s under %s: %w", action, m.RunStrategy, ErrRunStrategy)
+		case transition.RefuseUnderWay:
+			return fmt.Errorf("%s during %s: %w", action, latest.Action, ErrOperation)
+		case transition.Join:
+			own = latest
+			return errUnchanged
+		case transition.Reached:
+			own = &record.Operation{ID: rand.Text(), Action: action, Goal: goal, Phase: record.Succeeded, Start: now, End: now}
+			return errUnchanged
+		}
+		if latest.Active() {
+			replaced = latest
+		} else if m.RunStrategy != hypervisor.RunStrategyHalted {
+			// The user has chosen another strategy since.
+			rec.Power.RunStrategy = ""
+		}
+		own = &record.Operation{
+			ID: rand.Text(), Action: action, Goal: goal, Phase: record.UnderWay,
+			Start: now, Deadline: now.Add(e.deadline(m, goal)),
+			Holder: e.holder, Lease: now.Add(e.lease),
+		}
+		if m.Instance != nil {
+			own.InstanceUID = m.Instance.UID
+		}
+		if latest != nil {
+			own.StartSent = latest.StartSent
+		}
+		rec.Power.Operation = own
+		entry := e.entry(ref)
+		entry.mu.Lock()
+		entry.held = own.ID
+		entry.mu.Unlock()
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if replaced != nil {
+		replaced.Phase = record.Superseded
+		replaced.End = own.Start
+		replaced.Message = "replaced by " + string(action)
+		e.ended(ref, replaced)
+	}
+	if own.Active() {
+		e.logger(ref).Info("operation accepted",
+			slog.String(logkey.Request, callctx.RequestID(ctx)), slog.String(logkey.Action, string(action)), slog.String(logkey.Operation, own.ID))
+		e.queue.add(ref)
+	}
+	return own, nil
+}
+
+// deadline is how long a goal may take.
+func (e *Engine) deadline(m *hypervisor.Machine, goal transition.Goal) time.Duration {
+	grace := max(e.shutdownGrace, m.GracePeriod)
+	switch goal {
+	case transition.GoalOff:
+		return deadlineOff
+	case transition.GoalShutdown:
+		return max(grace+deadlineSlack, deadlineOff)
+	case transition.GoalPause, transition.GoalResume:
+		return deadlinePause
+	case transition.GoalRenew:
+		return grace + deadlineOn
+	default:
+		return deadlineOn
+	}
+}
+
+// await waits until an operation ends.
+func (e *Engine) await(ctx context.Context, ref hypervisor.Ref, own *record.Operation, wait time.Duration, changes <-chan struct{}) (*record.Operation, error) {
+	timeout := time.NewTimer(wait)
+	defer timeout.Stop()
+	for {
+		_, rec, err := e.read(ref)
+		if err != nil {
+			return nil, err
+		}
+		switch op := rec.Power.Operation; {
+		case op == nil || op.ID != own.ID:
+			return e.outcome(ref, own), nil
+		case !op.Active():
+			return op, nil
+		default:
+			own = op
+		}
+		select {
+		case <-changes:
+		case <-timeout.C:
+			return own, nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// outcome returns how an operation ended that a later one has replaced.
+func (e *Engine) outcome(ref hypervisor.Ref, op *record.Operation) *record.Operation {
+	entry := e.entry(ref)
+	entry.mu.Lock()
+	defer entry.mu.Unlock()
+	ended := *op
+	if entry.last.ID == op.ID {
+		ended = entry.last
+	} else {
+		ended.Phase = record.Superseded
+		ended.End = time.Now().UTC()
+	}
+	return &ended
+}
+
+// reconcile takes the next step for a machine and returns when to look again.
+func (e *Engine) reconcile(ctx context.Context, ref hypervisor.Ref) time.Duration {
+	entry := e.entry(ref)
+	entry.work.Lock()
+	defer entry.work.Unlock()
+
+	m, rec, err := e.read(ref)
+	switch {
+	case errors.Is(err, hypervisor.ErrNotFound):
+		e.forget(ref)
+		return 0
+	case err != nil:
+		e.logger(ref).Warn("can't read machine", slog.String(logkey.Error, err.Error()))
+		return retryMax
+	}
+	e.observe(m, rec)
+
+	if rec.Override.Patches() {
+		settled, err := e.reconcileBoot(ctx, m, rec)
+		if err != nil {
+			return e.retry(ref, "boot override", err)
+		}
+		if !settled {
+			e.queue.add(ref)
+			return 0
+		}
+	}
+	op := rec.Power.Operation
+	if !op.Active() {
+		e.succeeded(ref)
+		return 0
+	}
+	return e.reconcilePower(ctx, m, rec, op)
+}
+
+// reconcilePower takes the next step of an operation.
+func (e *Engine) reconcilePower(ctx context.Context, m *hypervisor.Machine, rec *record.Record, op *record.Operation) time.Duration {
+	ref := m.Ref
+	now := time.Now().UTC()
+	if !e.holds(ref, op) {
+		if op.Holder != e.holder && now.Before(op.Lease) {
+			return op.Lease.Sub(now)
+		}
+		return e.takeOver(ctx, ref, op)
+	}
+	if now.After(op.Deadline) {
+		return e.finish(ctx, ref, op, record.Failed, "not reached in time: "+e.waitsFor(m, rec, op))
+	}
+
+	o := observed(m, rec, op)
+	step := transition.Next(o, op.Goal)
+	switch step {
+	case transition.Done:
+		return e.finish(ctx, ref, op, record.Succeeded, "")
+	case transition.GiveUp:
+		return e.finish(ctx, ref, op, record.Failed, giveUpText(m))
+	case transition.Unsupported:
+		return e.finish(ctx, ref, op, record.Failed, fmt.Sprintf("run strategy %s has no way to do it", m.RunStrategy))
+	case transition.Wait:
+		e.succeeded(ref)
+		return e.keepLease(ctx, ref, op, o)
+	}
+	if step == op.Step && !e.inTrouble(ref) {
+		if left := op.StepTime.Add(repeatAfter).Sub(now); left > 0 {
+			return left
+		}
+	}
+	return e.take(ctx, m, op, step)
+}
+
+// take writes a step down and takes it.
+func (e *Engine) take(ctx context.Context, m *hypervisor.Machine, op *record.Operation, step transition.Step) time.Duration {
+	ref := m.Ref
+	restored := hypervisor.RunStrategyRerunOnFailure
+	err := e.updateOperation(ctx, ref, op, func(rec *record.Record, op *record.Operation) {
+		now := time.Now().UTC()
+		op.Step, op.StepTime = step, now
+		op.Lease = now.Add(e.lease)
+		switch step {
+		case transition.Start, transition.RestoreStrategy:
+			op.StartSent = now
+		case transition.StopAtOnce, transition.StopGently:
+			if m.RunStrategy == hypervisor.RunStrategyAlways || m.RunStrategy == hypervisor.RunStrategyOnce {
+				rec.Power.RunStrategy = m.RunStrategy
+			}
+		}
+		if s := rec.Power.RunStrategy; s != "" {
+			restored = s
+		}
+	})
+	if err != nil {
+		return e.retry(ref, "write step", err)
+	}
+	if err := e.act(ctx, m, step, restored); err != nil {
+		e.metrics.stepFailed(step)
+		switch {
+		case errors.Is(err, hypervisor.ErrUnsupported), isInvalid(err):
+			return e.finish(ctx, ref, op, record.Failed, err.Error())
+		case step == transition.Reboot && isConflict(err):
+			return e.finish(ctx, ref, op, record.Failed, err.Error())
+		}
+		return e.retry(ref, string(step), err)
+	}
+	e.succeeded(ref)
+	e.logger(ref).Info("step taken", slog.String(logkey.Operation, op.ID), slog.String(logkey.Action, string(step)))
+	if step.Completes() {
+		return e.finish(ctx, ref, op, record.Succeeded, "")
+	}
+	// The step's effect may have come, and its notice gone, before this.
+	e.queue.add(ref)
+	return 0
+}
+
+// act sends a step's request.
+func (e *Engine) act(ctx context.Context, m *hypervisor.Machine, step transition.Step, restored hypervisor.RunStrategy) error {
+	ctx, cancel := context.WithTimeout(ctx, verbTimeout)
+	defer cancel()
+	h, ref := e.hypervisor, m.Ref
+	switch step {
+	case transition.Start:
+		return h.Start(ctx, ref)
+	case transition.RestoreStrategy:
+		return h.SetRunStrategy(ctx, ref, hypervisor.RunStrategyHalted, restored)
+	case transition.StopAtOnce:
+		return h.Stop(ctx, ref, new(time.Duration))
+	case transition.StopGently:
+		if m.Instance != nil && m.Instance.AgentConnected {
+			return h.Stop(ctx, ref, nil)
+		}
+		grace := max(e.shutdownGrace, m.GracePeriod)
+		return h.Stop(ctx, ref, &grace)
+	case transition.DeleteInstance:
+		if m.Instance == nil {
+			return nil
+		}
+		return h.DeleteInstance(ctx, ref, m.Instance.UID)
+	case transition.Reset:
+		return h.Reset(ctx, ref)
+	case transition.Reboot:
+		return h.SoftReboot(ctx, ref)
+	case transition.Pause:
+		return h.Pause(ctx, ref)
+	case transition.Unpause:
+		return h.Unpause(ctx, ref)
+	default:
+		return fmt.Errorf("step %s does not act", step)
+	}
+}
+
+// holds tells whether this process, since it runs, has the operation.
+func (e *Engine) holds(ref hypervisor.Ref, op *record.Operation) bool {
+	if op.Holder != e.holder {
+		return false
+	}
+	entry := e.entry(ref)
+	entry.mu.Lock()
+	defer entry.mu.Unlock()
+	return entry.held == op.ID
+}
+
+// takeOver makes an operation of a process that is gone this one's.
+func (e *Engine) takeOver(ctx context.Context, ref hypervisor.Ref, op *record.Operation) time.Duration {
+	entry := e.entry(ref)
+	entry.mu.Lock()
+	entry.held = op.ID
+	entry.mu.Unlock()
+	if op.Step.Completes() {
+		return e.finish(ctx, ref, op, record.Failed, fmt.Sprintf("interrupted while the %s was being sent; it may have happened", op.Step))
+	}
+	// The lease too must be as it was read: else its holder lives.
+	lease := op.Lease
+	err := e.update(ctx, ref, func(_ *hypervisor.Machine, rec *record.Record) error {
+		current := rec.Power.Operation
+		if !current.Active() || current.ID != op.ID || !current.Lease.Equal(lease) {
+			return errUnchanged
+		}
+		current.Holder = e.holder
+		current.Lease = time.Now().UTC().Add(e.lease)
+		return nil
+	})
+	if err != nil {
+		return e.retry(ref, "take over", err)
+	}
+	e.logger(ref).Info("operation taken over", slog.String(logkey.Operation, op.ID), slog.String(logkey.Action, string(op.Action)))
+	e.queue.add(ref)
+	return 0
+}
+
+// keepLease renews the lease while there is nothing else to do.
+func (e *Engine) keepLease(ctx context.Context, ref hypervisor.Ref, op *record.Operation, o transition.Observed) time.Duration {
+	again := e.lease / 2
+	if left := time.Until(op.Lease); left > again {
+		again = left - again
+	} else if err := e.updateOperation(ctx, ref, op, func(_ *record.Record, op *record.Operation) {
+		op.Lease = time.Now().UTC().Add(e.lease)
+	}); err != nil {
+		return e.retry(ref, "renew lease", err)
+	}
+	if o.StartSent {
+		again = min(again, time.Until(op.StartSent.Add(startSettle))+time.Millisecond)
+	}
+	return max(min(again, time.Until(op.Deadline)), time.Millisecond)
+}
+
+// finish ends an operation.
+func (e *Engine) finish(ctx context.Context, ref hypervisor.Ref, op *record.Operation, phase record.Phase, message string) time.Duration {
+	ended := *op
+	err := e.update(ctx, ref, func(m *hypervisor.Machine, rec *record.Record) error {
+		current := rec.Power.Operation
+		if !current.Active() || current.ID != op.ID {
+			return errUnchanged
+		}
+		now := time.Now().UTC()
+		current.Phase = phase
+		current.End = now
+		current.Message = message
+		current.Holder = ""
+		current.Lease, current.Deadline = time.Time{}, time.Time{}
+		if phase == record.Succeeded && current.Step.Completes() {
+			rec.Power.Reset = now
+		}
+		if phase == record.Succeeded && m.RunStrategy != hypervisor.RunStrategyHalted {
+			rec.Power.RunStrategy = ""
+		}
+		ended = *current
+		return nil
+	})
+	if err != nil {
+		return e.retry(ref, "end operation", err)
+	}
+	if ended.Phase == phase {
+		e.ended(ref, &ended)
+	}
+	e.succeeded(ref)
+	return 0
+}
+
+// ended remembers and reports how an operation ended.
+func (e *Engine) ended(ref hypervisor.Ref, op *record.Operation) {
+	entry := e.entry(ref)
+	entry.mu.Lock()
+	entry.last = *op
+	entry.mu.Unlock()
+	e.metrics.ended(op)
+	attrs := []any{
+		slog.String(logkey.Operation, op.ID), slog.String(logkey.Action, string(op.Action)),
+		slog.String(logkey.State, string(op.Phase)), slog.Duration(logkey.Duration, op.End.Sub(op.Start)),
+	}
+	if op.Phase == record.Failed {
+		e.logger(ref).Warn("operation failed", append(attrs, slog.String(logkey.Error, op.Message))...)
+	} else {
+		e.logger(ref).Info("operation ended", attrs...)
+	}
+	e.wakeWatchers(ref)
+}
+
+// updateOperation changes an operation that still is under way and this
+// process's; another one is left alone.
+func (e *Engine) updateOperation(ctx context.Context, ref hypervisor.Ref, op *record.Operation, f func(*record.Record, *record.Operation)) error {
+	replaced := false
+	err := e.update(ctx, ref, func(_ *hypervisor.Machine, rec *record.Record) error {
+		current := rec.Power.Operation
+		replaced = !current.Active() || current.ID != op.ID || current.Holder != e.holder
+		if replaced {
+			return errUnchanged
+		}
+		f(rec, current)
+		*op = *current
+		return nil
+	})
+	if err == nil && replaced {
+		return errReplaced
+	}
+	return err
+}
+
+// errReplaced ends work on an operation that is no longer this process's.
+var errReplaced = errors.New("operation was replaced")
+
+// retry says when to try again after a refusal.
+func (e *Engine) retry(ref hypervisor.Ref, what string, err error) time.Duration {
+	switch {
+	case errors.Is(err, errReplaced):
+		e.queue.add(ref)
+		return 0
+	case errors.Is(err, hypervisor.ErrNotFound):
+		e.queue.add(ref)
+		return 0
+	}
+	entry := e.entry(ref)
+	entry.mu.Lock()
+	defer entry.mu.Unlock()
+	delay := min(retryMin<<min(entry.failures, 10), retryMax)
+	entry.failures++
+	entry.trouble = what + ": " + err.Error()
+	e.logger(ref).Info("will try again", slog.String(logkey.Action, what), slog.String(logkey.Error, err.Error()))
+	return delay
+}
+
+func (e *Engine) succeeded(ref hypervisor.Ref) {
+	entry := e.entry(ref)
+	entry.mu.Lock()
+	defer entry.mu.Unlock()
+	entry.failures, entry.trouble = 0, ""
+}
+
+func (e *Engine) inTrouble(ref hypervisor.Ref) bool {
+	entry := e.entry(ref)
+	entry.mu.Lock()
+	defer entry.mu.Unlock()
+	return entry.failures > 0
+}
+
+// waitsFor says what an operation waits for, for people.
+func (e *Engine) waitsFor(m *hypervisor.Machine, rec *record.Record, op *record.Operation) string {
+	entry := e.entry(m.Ref)
+	entry.mu.Lock()
+	trouble := entry.trouble
+	entry.mu.Unlock()
+	if trouble != "" {
+		return trouble
+	}
+	switch o := observed(m, rec, op); o.State {
+	case transition.Absent:
+		return "waits for an instance"
+	case transition.Starting:
+		return "waits for the instance to start"
+	case transition.Stopping:
+		return "waits for the guest to stop"
+	case transition.Succeeded, transition.Failed, transition.Leaving:
+		return "waits for the old instance to go"
+	case transition.Lost:
+		return "waits for the node of the instance"
+	default:
+		return ""
+	}
+}
+
+func giveUpText(m *hypervisor.Machine) string {
+	if m.Instance == nil {
+		return "the machine is off"
+	}
+	return fmt.Sprintf("the instance is %s", m.Instance.Phase)
+}
+
+func isConflict(err error) bool {
+	_, ok := errors.AsType[*hypervisor.ConflictError](err)
+	return ok
+}
+
+func isInvalid(err error) bool {
+	_, ok := errors.AsType[*hypervisor.InvalidError](err)
+	return ok
+}

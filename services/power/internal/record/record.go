@@ -1,0 +1,181 @@
+// SPDX-FileCopyrightText: The KubeVirtBMC Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package record is what the power service keeps beside a machine: its part of
+// the JSON document that hypervisor.State stores. Other services keep theirs in
+// the same document; what this package does not know it leaves as it is.
+package record
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"kubevirtbmc.dev/pkg/hypervisor"
+	"kubevirtbmc.dev/services/power/internal/transition"
+)
+
+const (
+	powerKey = "power"
+	bootKey  = "boot"
+)
+
+// Record is the power service's state of a machine.
+type Record struct {
+	Power Power
+	// Override is the boot override; nil when there is none.
+	Override *Override
+
+	// others are the document's other members.
+	others map[string]json.RawMessage
+}
+
+// Power is what power actions leave behind.
+type Power struct {
+	// Operation is the latest action, under way or over.
+	Operation *Operation `json:"operation,omitempty"`
+	// RunStrategy is the user's strategy that a stop has turned into Halted;
+	// empty when none was.
+	RunStrategy hypervisor.RunStrategy `json:"runStrategy,omitempty"`
+	// Reset is when the guest was last reset without a new instance.
+	Reset time.Time `json:"reset,omitzero"`
+}
+
+// Phase is how far an operation is.
+type Phase string
+
+// The phases.
+const (
+	UnderWay   Phase = "UnderWay"
+	Succeeded  Phase = "Succeeded"
+	Failed     Phase = "Failed"
+	Superseded Phase = "Superseded"
+)
+
+// Operation is an accepted power action: the intent while it is under way.
+type Operation struct {
+	ID     string            `json:"id"`
+	Action transition.Action `json:"action"`
+	Goal   transition.Goal   `json:"goal"`
+	Phase  Phase             `json:"phase"`
+	// InstanceUID is the instance that there was at acceptance; empty when
+	// there was none.
+	InstanceUID string    `json:"instanceUID,omitempty"`
+	Start       time.Time `json:"start"`
+	End         time.Time `json:"end,omitzero"`
+	// Deadline is when the operation is given up.
+	Deadline time.Time `json:"deadline,omitzero"`
+	// Holder carries it out. After Lease another process may take over.
+	Holder string    `json:"holder,omitempty"`
+	Lease  time.Time `json:"lease,omitzero"`
+	// Step is the last step that acts, written before it is taken, at StepTime.
+	Step     transition.Step `json:"step,omitempty"`
+	StepTime time.Time       `json:"stepTime,omitzero"`
+	// StartSent is when a start was last sent, be it by an operation that this
+	// one has replaced.
+	StartSent time.Time `json:"startSent,omitzero"`
+	Message   string    `json:"message,omitempty"`
+}
+
+// Active tells whether the operation is under way; a nil one is not.
+func (o *Operation) Active() bool { return o != nil && o.Phase == UnderWay }
+
+// Target is a kind of device to boot from.
+type Target string
+
+// The targets.
+const (
+	TargetNone Target = "None"
+	TargetPXE  Target = "PXE"
+	TargetHDD  Target = "HDD"
+	TargetCD   Target = "CD"
+)
+
+// Persistence is how long an override counts.
+type Persistence string
+
+// The persistences.
+const (
+	Disabled   Persistence = "Disabled"
+	Once       Persistence = "Once"
+	Continuous Persistence = "Continuous"
+)
+
+// Stage is how far an override is with the machine's template.
+type Stage string
+
+// The stages.
+const (
+	// Arming: recorded; the template may not show it yet.
+	Arming Stage = "Arming"
+	// Armed: the template shows it.
+	Armed Stage = "Armed"
+	// Restoring: used up or taken back; the template may still show it.
+	Restoring Stage = "Restoring"
+	// Idle: it never touches the template.
+	Idle Stage = "Idle"
+)
+
+// Override is a boot override.
+type Override struct {
+	ID          string                  `json:"id"`
+	Target      Target                  `json:"target,omitempty"`
+	Persistence Persistence             `json:"persistence"`
+	Mode        hypervisor.FirmwareMode `json:"mode,omitempty"`
+	// Flags are the IPMI boot flags verbatim.
+	Flags []byte `json:"flags,omitempty"`
+	Stage Stage  `json:"stage"`
+	// InstanceUID is the instance that there was when it was armed.
+	InstanceUID string `json:"instanceUID,omitempty"`
+	// Own are the template's own orders, Planned those of the override; a
+	// device without an order has 0.
+	Own     map[string]int `json:"own,omitempty"`
+	Planned map[string]int `json:"planned,omitempty"`
+	// Next replaces this override once the template is restored.
+	Next *Override `json:"next,omitempty"`
+}
+
+// Patches tells whether the override has orders in the template, or may have.
+func (o *Override) Patches() bool { return o != nil && o.Stage != Idle }
+
+// Parse reads a record; nil is an empty one.
+func Parse(document []byte) (*Record, error) {
+	r := &Record{others: map[string]json.RawMessage{}}
+	if len(document) == 0 {
+		return r, nil
+	}
+	if err := json.Unmarshal(document, &r.others); err != nil {
+		return nil, fmt.Errorf("parse state: %w", err)
+	}
+	if raw, ok := r.others[powerKey]; ok {
+		if err := json.Unmarshal(raw, &r.Power); err != nil {
+			return nil, fmt.Errorf("parse power state: %w", err)
+		}
+		delete(r.others, powerKey)
+	}
+	if raw, ok := r.others[bootKey]; ok {
+		if err := json.Unmarshal(raw, &r.Override); err != nil {
+			return nil, fmt.Errorf("parse boot state: %w", err)
+		}
+		delete(r.others, bootKey)
+	}
+	return r, nil
+}
+
+// Document returns the record as JSON; nil when there is nothing to keep.
+func (r *Record) Document() ([]byte, error) {
+	members := make(map[string]any, len(r.others)+2)
+	for key, raw := range r.others {
+		members[key] = raw
+	}
+	if r.Power != (Power{}) {
+		members[powerKey] = r.Power
+	}
+	if r.Override != nil {
+		members[bootKey] = r.Override
+	}
+	if len(members) == 0 {
+		return nil, nil
+	}
+	return json.Marshal(members)
+}

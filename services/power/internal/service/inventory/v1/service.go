@@ -1,0 +1,131 @@
+// SPDX-FileCopyrightText: The KubeVirtBMC Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package inventoryv1 serves bmc.inventory.v1.
+package inventoryv1
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+
+	"kubevirtbmc.dev/pkg/hypervisor"
+	inventoryv1 "kubevirtbmc.dev/proto/gen/go/bmc/inventory/v1"
+	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
+	"kubevirtbmc.dev/services/power/internal/service/reason"
+	"kubevirtbmc.dev/services/power/internal/watch"
+)
+
+// Watcher tells of a machine's changes.
+type Watcher interface {
+	Watch(ref hypervisor.Ref) (changes <-chan struct{}, cancel func())
+}
+
+// Config of the service.
+type Config struct {
+	Machines hypervisor.Machines
+	Watcher  Watcher
+	Resolver hypervisor.Resolver
+}
+
+// Service is InventoryService.
+type Service struct {
+	inventoryv1.UnsafeInventoryServiceServer
+	machines hypervisor.Machines
+	watcher  Watcher
+	resolver hypervisor.Resolver
+}
+
+// New makes the service.
+func New(config Config) *Service {
+	return &Service{machines: config.Machines, watcher: config.Watcher, resolver: config.Resolver}
+}
+
+// Register adds the service to a server.
+func Register(registrar grpc.ServiceRegistrar, service *Service) {
+	inventoryv1.RegisterInventoryServiceServer(registrar, service)
+}
+
+// GetInventory implements InventoryService.
+func (s *Service) GetInventory(_ context.Context, request *inventoryv1.GetInventoryRequest) (*inventoryv1.GetInventoryResponse, error) {
+	inventory, err := s.inventory(request.GetBmc())
+	if err != nil {
+		return nil, reason.Status(err)
+	}
+	return &inventoryv1.GetInventoryResponse{Inventory: inventory}, nil
+}
+
+// WatchInventory implements InventoryService.
+func (s *Service) WatchInventory(request *inventoryv1.WatchInventoryRequest, stream grpc.ServerStreamingServer[inventoryv1.WatchInventoryResponse]) error {
+	ref, err := s.resolver.Resolve(request.GetBmc().GetNamespace(), request.GetBmc().GetName())
+	if err != nil {
+		return reason.Status(err)
+	}
+	changes, cancel := s.watcher.Watch(ref)
+	defer cancel()
+	return reason.Status(watch.Send(stream.Context(), changes, func() (*inventoryv1.WatchInventoryResponse, error) {
+		inventory, err := s.inventory(request.GetBmc())
+		if err != nil {
+			return nil, err
+		}
+		return &inventoryv1.WatchInventoryResponse{Inventory: inventory}, nil
+	}, stream.Send))
+}
+
+func (s *Service) inventory(bmc *referencev1.BMCReference) (*inventoryv1.Inventory, error) {
+	ref, err := s.resolver.Resolve(bmc.GetNamespace(), bmc.GetName())
+	if err != nil {
+		return nil, err
+	}
+	m, err := s.machines.Get(ref)
+	if err != nil {
+		return nil, err
+	}
+	return message(m), nil
+}
+
+var architectures = map[hypervisor.Architecture]inventoryv1.Architecture{
+	"":                           inventoryv1.Architecture_ARCHITECTURE_UNKNOWN,
+	hypervisor.ArchitectureAMD64: inventoryv1.Architecture_ARCHITECTURE_AMD64,
+	hypervisor.ArchitectureARM64: inventoryv1.Architecture_ARCHITECTURE_ARM64,
+	hypervisor.ArchitectureS390X: inventoryv1.Architecture_ARCHITECTURE_S390X,
+}
+
+func message(m *hypervisor.Machine) *inventoryv1.Inventory {
+	h := m.Hardware
+	inventory := &inventoryv1.Inventory{
+		MachineNamespace: m.Ref.Namespace,
+		MachineName:      m.Ref.Name,
+		MachineUid:       m.UID,
+		FirmwareUuid:     m.Firmware.UUID,
+		SerialNumber:     m.Firmware.Serial,
+		Manufacturer:     h.Manufacturer,
+		Product:          h.Product,
+		MachineType:      h.MachineType,
+		Processors: &inventoryv1.Processors{
+			Sockets:        uint32(max(h.Sockets, 0)),
+			CoresPerSocket: uint32(max(h.CoresPerSocket, 0)),
+			ThreadsPerCore: uint32(max(h.ThreadsPerCore, 0)),
+			Model:          h.CPUModel,
+			Architecture:   architectures[h.Architecture],
+		},
+		MemoryBytes:      uint64(max(h.MemoryBytes, 0)),
+		HasSerialConsole: h.SerialConsole,
+	}
+	for _, i := range h.Interfaces {
+		inventory.Interfaces = append(inventory.Interfaces, &inventoryv1.NetworkInterface{
+			Name: i.Name, MacAddress: i.MAC, Model: i.Model, IpAddresses: i.IPs,
+		})
+	}
+	for _, d := range h.Disks {
+		inventory.Disks = append(inventory.Disks, &inventoryv1.Disk{
+			Name: d.Name, CapacityBytes: uint64(max(d.CapacityBytes, 0)), Bus: d.Bus, Serial: d.Serial, ReadOnly: d.ReadOnly,
+		})
+	}
+	if os := h.GuestOS; os != nil {
+		inventory.GuestOperatingSystem = &inventoryv1.GuestOperatingSystem{
+			Name: os.Name, Version: os.Version, KernelRelease: os.KernelRelease, Hostname: os.Hostname,
+		}
+	}
+	return inventory
+}
