@@ -2,10 +2,7 @@ module kubevirtbmc.dev/test
 
 go 1.26.0
 
-require (
-	kubevirtbmc.dev/pkg v0.0.0
-	kubevirtbmc.dev/proto v0.0.0
-)
+require github.com/stmcginnis/gofish v0.22.0
 
 replace (
 	kubevirtbmc.dev/pkg => ../pkg

@@ -1,0 +1,158 @@
+// SPDX-FileCopyrightText: The KubeVirtBMC Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package interop_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"kubevirtbmc.dev/test/launch"
+)
+
+// The commands that standalone mode prints are pasted as they stand, in order.
+func TestStandalone_printedLines_workWhenPasted(t *testing.T) {
+	t.Parallel()
+	for _, program := range []string{"ipmitool", "curl"} {
+		need(t, program)
+	}
+	// Debian has no grpcurl: make test builds it.
+	bin := filepath.Join(launch.Root(), "bin")
+	path := "PATH=" + bin + ":" + os.Getenv("PATH")
+	first := launch.FreePorts(t, 7)
+	// Without credentials in the environment, which are then generated.
+	s := launch.Start(t, []string{path}, launch.Build(t, "cmd/kubevirtbmc"), "standalone", "--simulate", "3",
+		"--ipmi-port", fmt.Sprint(first), "--redfish-port", fmt.Sprint(first+3), "--api-port", fmt.Sprint(first+6),
+		"--ca-out", filepath.Join(t.TempDir(), "ca.pem"))
+	s.WaitStdout(t, "Ctrl-C ends it.")
+	lines := regexp.MustCompile(`(?m)^  ((?:ipmitool|curl|grpcurl|go run) .*)$`).FindAllStringSubmatch(s.Stdout(), -1)
+	programs := map[string]int{}
+	for _, match := range lines {
+		line := match[1]
+		programs[strings.Fields(line)[0]]++
+		if strings.HasPrefix(line, "go run ") {
+			t.Skipf("grpcurl is not in bin (make bin/grpcurl): its line was not run")
+		}
+		cmd := exec.Command("sh", "-c", line)
+		cmd.Env = append(os.Environ(), path)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Errorf("%s: %v\n%s", line, err, out)
+		}
+		// curl succeeds whatever the answer is.
+		if strings.Contains(string(out), `"error"`) || strings.Contains(string(out), `"code":`) {
+			t.Errorf("%s: %s", line, out)
+		}
+	}
+	if programs["ipmitool"] == 0 || programs["curl"] == 0 || programs["grpcurl"] == 0 {
+		t.Errorf("lines for each program: %v, want some for ipmitool, curl and grpcurl; printed:\n%s", programs, s.Stdout())
+	}
+	if s.Stderr() != "" && strings.Contains(s.Stderr(), "level=ERROR") {
+		t.Errorf("errors in the log:\n%s", s.Stderr())
+	}
+}
+
+func TestStandalone_badStart_saysWhyItCanNotStart(t *testing.T) {
+	t.Parallel()
+	s := launch.StartStandalone(t, 1)
+	program := client{t: t, path: launch.Build(t, "cmd/kubevirtbmc")}
+	for name, tc := range map[string]struct {
+		args []string
+		want string
+	}{
+		"no machines":        {[]string{"standalone"}, "give --config, --simulate or both"},
+		"missing file":       {[]string{"standalone", "--simulate", "1", "--config", "/nonexistent"}, "no such file"},
+		"API port in use":    {[]string{"standalone", "--simulate", "1", "--api-port", strings.TrimPrefix(s.API(), "127.0.0.1:")}, "address already in use"},
+		"too many":           {[]string{"standalone", "--simulate", "1000000"}, "--simulate 1000000"},
+		"ports run out":      {[]string{"standalone", "--simulate", "10", "--ipmi-port", "65530"}, "65530 to 65539"},
+		"password too long":  {[]string{"standalone", "--simulate", "1"}, "IPMI carries 20"},
+		"unknown command":    {[]string{"explode"}, `unknown command "explode"`},
+		"certificate alone":  {[]string{"standalone", "--simulate", "1", "--tls-cert-file", "x"}, "go together"},
+		"IPMI port in use":   {[]string{"standalone", "--simulate", "1", "--ipmi-port", s.IPMIPort(0), "--redfish-port", fmt.Sprint(launch.FreePorts(t, 1)), "--api-port", fmt.Sprint(launch.FreePorts(t, 1))}, "can't be served"},
+		"no simulator there": {[]string{"standalone", "--simulator-address", "127.0.0.1:1"}, "--config"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := program
+			c.t = t
+			if name == "password too long" {
+				c.env = []string{"BMC_PASSWORD=" + strings.Repeat("x", 21)}
+			}
+			c.wantFailure(tc.want, tc.args...)
+		})
+	}
+}
+
+func TestREST(t *testing.T) {
+	t.Parallel()
+	s := launch.StartStandalone(t, 2)
+	api := newREST(t, s, "sim-1")
+	status := need(t, "curl", "-sS", "--cacert", s.CAFile, "-o", "/dev/null", "-w", "%{http_code}")
+	bearer := "Authorization: Bearer " + s.Token
+	power := api.base + "/power"
+	for name, tc := range map[string]struct {
+		want string
+		args []string
+	}{
+		"no token":          {"401", []string{power}},
+		"wrong token":       {"401", []string{"-H", "Authorization: Bearer nope", power}},
+		"right token":       {"200", []string{"-H", bearer, power}},
+		"unknown BMC":       {"404", []string{"-H", bearer, strings.Replace(power, "sim-1", "sim-9", 1)}},
+		"bad name":          {"400", []string{"-H", bearer, strings.Replace(power, "sim-1", "Sim_1", 1)}},
+		"malformed JSON":    {"400", []string{"-H", bearer, "-d", "{", power}},
+		"no action":         {"400", []string{"-H", bearer, "-d", "{}", power}},
+		"unknown action":    {"400", []string{"-H", bearer, "-d", `{"action":"EXPLODE"}`, power}},
+		"unknown field":     {"400", []string{"-H", bearer, "-d", `{"actoin":"POWER_ACTION_ON"}`, power}},
+		"not in this state": {"400", []string{"-H", bearer, "-d", `{"action":"POWER_ACTION_POWER_CYCLE"}`, power}},
+		"unknown path":      {"404", []string{"-H", bearer, api.base + "/nothing"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := status
+			c.t = t
+			c.want(tc.want, tc.args...)
+		})
+	}
+	api.want(`"POWER_STATE_ON"`, "-d", `{"action":"POWER_ACTION_ON","wait":"30s"}`, power)
+	api.want(`"BOOT_TARGET_HDD"`, "-X", "PUT", "-d", `{"persistence":"BOOT_PERSISTENCE_ONCE","target":"BOOT_TARGET_HDD"}`, api.base+"/boot/override")
+	api.want(`"machine_name":"sim-1"`, api.base+"/inventory")
+	api.want(`"slot":"CD1"`, api.base+"/media")
+	// A watch says at once what is, and goes on.
+	watch := api.run("--max-time", "2", api.base+"/power:watch")
+	if !strings.Contains(watch.stdout, "POWER_STATE_ON") || watch.exit != 28 {
+		t.Errorf("watch: %v, want the present state and then the time-out (28)", watch)
+	}
+	if other := newREST(t, s, "sim-0").power(); other.State != "POWER_STATE_OFF" {
+		t.Errorf("sim-0 is %s after sim-1 was switched on", other.State)
+	}
+}
+
+// Both protocols and the API tell the same, whoever made the change.
+func TestProtocols_agree(t *testing.T) {
+	t.Parallel()
+	s := launch.StartStandalone(t, 1)
+	api, tool := newREST(t, s, "sim-0"), ipmitool(t, s, 0)
+	curl := need(t, "curl", "-sS", "--cacert", s.CAFile, "-u", s.Username+":"+s.Password)
+	system := "https://" + s.Redfish(0) + "/redfish/v1/Systems/1"
+	check := func(ipmi, redfish string) {
+		t.Helper()
+		tool.want("Chassis Power is "+ipmi, "power", "status")
+		curl.want(`"PowerState":"`+redfish+`"`, system)
+	}
+	check("off", "Off")
+	tool.want("Up/On", "power", "on")
+	api.waitPower("POWER_STATE_ON")
+	check("on", "On")
+	curl.want("", "-H", "Content-Type: application/json", "-d", `{"ResetType":"ForceOff"}`, system+"/Actions/ComputerSystem.Reset")
+	check("off", "Off")
+
+	tool.want("Set Boot Device to disk", "chassis", "bootdev", "disk", "options=persistent")
+	curl.want(`"BootSourceOverrideTarget":"Hdd"`, system)
+	curl.want(`"BootSourceOverrideEnabled":"Continuous"`, system)
+	curl.want("", "-X", "PATCH", "-H", "Content-Type: application/json", "-d", `{"Boot":{"BootSourceOverrideTarget":"Pxe","BootSourceOverrideEnabled":"Once"}}`, system)
+	tool.want("Force PXE", "chassis", "bootparam", "get", "5")
+	tool.want("Options apply to only next boot", "chassis", "bootparam", "get", "5")
+}
