@@ -79,16 +79,18 @@ func Plan(devices []hypervisor.BootDevice, own map[string]int, first hypervisor.
 }
 
 // Restore returns the orders of the template without an override: devices whose
-// order still is the planned one get their own back, devices that somebody has
-// changed in the meantime keep the change. Where the two collide, the restored
-// device moves behind.
-func Restore(devices []hypervisor.BootDevice, planned, own map[string]int) map[string]int {
+// order still is one that was set for the override (one of the maps written) get
+// their own back, devices that somebody has changed in the meantime keep the
+// change. Where the two collide, the restored device moves behind.
+func Restore(devices []hypervisor.BootDevice, own map[string]int, written ...map[string]int) map[string]int {
 	restored := make(map[string]int, len(devices))
 	taken := map[int]bool{}
 	var ours []hypervisor.BootDevice
 	for _, d := range devices {
-		order, wasPlanned := planned[d.Name]
-		if wasPlanned && d.Order == order {
+		if slices.ContainsFunc(written, func(orders map[string]int) bool {
+			order, ok := orders[d.Name]
+			return ok && order == d.Order
+		}) {
 			d.Order = own[d.Name]
 			ours = append(ours, d)
 			continue

@@ -76,7 +76,7 @@ func inForce(m *hypervisor.Machine, o *record.Override) *record.Override {
 // override.
 func ownOrders(m *hypervisor.Machine, o *record.Override) map[string]int {
 	if o.Patches() {
-		return bootorder.Restore(m.Devices, o.Planned, o.Own)
+		return bootorder.Restore(m.Devices, o.Own, o.Planned, o.Before)
 	}
 	return bootorder.Orders(m.Devices)
 }
@@ -142,6 +142,7 @@ func (e *Engine) setOverride(ctx context.Context, ref hypervisor.Ref, wanted rec
 			if m.Instance != nil {
 				next.InstanceUID = m.Instance.UID
 			}
+			next.Before = bootorder.Orders(m.Devices)
 			next.Own = ownOrders(m, earlier)
 			next.Planned = bootorder.Plan(m.Devices, next.Own, kindOf[next.Target])
 			rec.Override = &next
@@ -251,7 +252,10 @@ func (e *Engine) reconcileBoot(ctx context.Context, m *hypervisor.Machine, rec *
 		if !bootorder.Equal(m.Devices, planned) {
 			return false, e.setBoot(ctx, m, planned)
 		}
-		return false, e.updateOverride(ctx, ref, o, func(o *record.Override) { o.Stage = record.Armed })
+		return false, e.updateOverride(ctx, ref, o, func(o *record.Override) {
+			o.Stage = record.Armed
+			o.Before = nil
+		})
 	case record.Armed:
 		if !consumed(m, o) {
 			return true, nil

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -147,13 +146,13 @@ func TestEngine_strategyIsKept(t *testing.T) {
 					b.do(off)
 					b.settle()
 					if !transition.Observe(b.get()).Off() {
-						t.Fatalf("machine came back after %s", off)
+						b.Fatalf("machine came back after %s", off)
 					}
 					b.do(transition.ActionOn)
 					b.settle()
 					b.state(transition.Running)
 					if got := b.get().RunStrategy; got != want {
-						t.Errorf("run strategy is %s, want %s", got, want)
+						b.Errorf("run strategy is %s, want %s", got, want)
 					}
 				})
 			})
@@ -172,22 +171,22 @@ func TestEngine_restarts(t *testing.T) {
 			bubble(t, simulator.Spec{RunStrategy: strategy}, func(b *bed) {
 				first := b.do(transition.ActionOn).InstanceUID
 				if got := b.do(transition.ActionForceRestart).InstanceUID; got != first {
-					t.Errorf("a restart with nothing waiting made a new instance")
+					b.Errorf("a restart with nothing waiting made a new instance")
 				}
 				if got := b.do(transition.ActionGracefulRestart).InstanceUID; got != first {
-					t.Errorf("a graceful restart with nothing waiting made a new instance")
+					b.Errorf("a graceful restart with nothing waiting made a new instance")
 				}
 				second := b.do(transition.ActionPowerCycle).InstanceUID
 				if second == first || second == "" {
-					t.Errorf("a power cycle kept the instance")
+					b.Errorf("a power cycle kept the instance")
 				}
 				b.settle()
 				b.state(transition.Running)
 				if got := b.get().Instance.UID; got != second {
-					t.Errorf("instance %s was followed by %s", second, got)
+					b.Errorf("instance %s was followed by %s", second, got)
 				}
 				if got := b.count(simulator.VerbReset); got != 1 {
-					t.Errorf("%d resets, want 1", got)
+					b.Errorf("%d resets, want 1", got)
 				}
 				b.do(transition.ActionForceOff)
 				for _, action := range []transition.Action{
@@ -201,7 +200,6 @@ func TestEngine_restarts(t *testing.T) {
 	}
 }
 
-// offThenOn asks for both within 100 ms, in the middle of whatever goes on.
 func TestEngine_offThenOnEndsOn(t *testing.T) {
 	t.Parallel()
 	for _, strategy := range []hypervisor.RunStrategy{
@@ -213,13 +211,13 @@ func TestEngine_offThenOnEndsOn(t *testing.T) {
 				t.Parallel()
 				bubble(t, simulator.Spec{RunStrategy: strategy}, func(b *bed) {
 					first := b.do(transition.ActionOn).InstanceUID
-					off := b.ask(transition.ActionForceOff)
+					b.ask(transition.ActionForceOff)
 					time.Sleep(gap)
 					b.do(transition.ActionOn)
 					b.settle()
 					b.state(transition.Running)
-					if gap > time.Second && b.get().Instance.UID == first {
-						t.Errorf("off had no effect: %v", off.Operation)
+					if b.get().Instance.UID == first {
+						b.Errorf("off had no effect")
 					}
 				})
 			})
@@ -244,7 +242,7 @@ func TestEngine_onThenOffEndsOff(t *testing.T) {
 					b.do(transition.ActionForceOff)
 					b.settle()
 					if got := transition.Observe(b.get()); !got.Off() {
-						t.Errorf("machine is in state %d: %v", got, b.simulator.Done(ref))
+						b.Errorf("machine is in state %d: %v", got, b.simulator.Done(ref))
 					}
 				})
 			})
@@ -252,4 +250,3 @@ func TestEngine_onThenOffEndsOff(t *testing.T) {
 	}
 }
 
-var _ = slices.Equal[[]int]

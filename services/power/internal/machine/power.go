@@ -95,6 +95,10 @@ func (e *Engine) accept(ctx context.Context, ref hypervisor.Ref, action transiti
 		if m.Instance != nil {
 			own.InstanceUID = m.Instance.UID
 		}
+		if replaced != nil && replaced.Goal.EndsOff() && own.Goal.EndsOn() {
+			// Only an instance that came after the off is a new one.
+			own.InstanceUID = replaced.InstanceUID
+		}
 		if latest != nil {
 			own.StartSent = latest.StartSent
 		}

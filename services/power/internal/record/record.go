@@ -131,6 +131,9 @@ type Override struct {
 	// device without an order has 0.
 	Own     map[string]int `json:"own,omitempty"`
 	Planned map[string]int `json:"planned,omitempty"`
+	// Before are the template's orders when the override was recorded, as an
+	// earlier override had left them; kept until it is armed.
+	Before map[string]int `json:"before,omitempty"`
 	// Next replaces this override once the template is restored.
 	Next *Override `json:"next,omitempty"`
 }

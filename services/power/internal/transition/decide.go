@@ -75,6 +75,14 @@ func goalOf(o Observed, action Action, current Goal) (Goal, bool) {
 	keep := !o.NeedsNewInstance && !current.EndsOff()
 	switch action {
 	case ActionOn:
+		switch current {
+		case GoalOff:
+			// The off was accepted: it is carried out before the on, so that
+			// the two together start the machine anew.
+			return GoalCycle, true
+		case GoalShutdown:
+			return GoalRenew, true
+		}
 		return GoalOn, true
 	case ActionForceOff:
 		return GoalOff, true
