@@ -1,0 +1,205 @@
+// SPDX-FileCopyrightText: The KubeVirtBMC Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package grpcprocess runs a gRPC service as a process of its own: flags for
+// its listener, TLS and token, health that follows the process's, REST beside
+// it, and an end that lets calls under way finish.
+package grpcprocess
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/test/bufconn"
+
+	"kubevirtbmc.dev/pkg/certs"
+	"kubevirtbmc.dev/pkg/gateway"
+	"kubevirtbmc.dev/pkg/grpcclient"
+	"kubevirtbmc.dev/pkg/grpcserver"
+	"kubevirtbmc.dev/pkg/logkey"
+	"kubevirtbmc.dev/pkg/process"
+)
+
+// drainTime is how long calls under way may take after a signal.
+const drainTime = 10 * time.Second
+
+// Flags say how to serve.
+type Flags struct {
+	listen, rest    string
+	tlsCert, tlsKey string
+	tokenFile       string
+}
+
+// AddFlags adds the flags of a service; rest says whether it serves REST too.
+func AddFlags(flags *flag.FlagSet, rest bool) *Flags {
+	f := &Flags{}
+	flags.StringVar(&f.listen, "listen", ":9443", "`address` of gRPC over TLS")
+	if rest {
+		flags.StringVar(&f.rest, "rest-listen", "", "`address` of REST over TLS; empty: none")
+	}
+	flags.StringVar(&f.tlsCert, "tls-cert-file", "", "PEM `file` with the server's certificate chain; read again when it changes")
+	flags.StringVar(&f.tlsKey, "tls-key-file", "", "PEM `file` with the key of --tls-cert-file")
+	flags.StringVar(&f.tokenFile, "token-file", "", "`file` with the bearer token that callers present")
+	return f
+}
+
+// Service is what a process serves.
+type Service struct {
+	// Register adds the service to the gRPC server.
+	Register func(grpc.ServiceRegistrar)
+	// RegisterGateway adds it to the REST gateway; nil where it has no REST.
+	RegisterGateway func(context.Context, *runtime.ServeMux, grpc.ClientConnInterface) error
+	// Run works in the background until its context ends; nil where nothing does.
+	Run func(context.Context) error
+}
+
+// Serve serves until the context ends. The process is ready from the moment
+// that it listens.
+func (f *Flags) Serve(ctx context.Context, p *process.Process, service Service) error {
+	if f.tlsCert == "" || f.tlsKey == "" || f.tokenFile == "" {
+		return errors.New("--tls-cert-file, --tls-key-file and --token-file are needed")
+	}
+	files, err := certs.LoadFiles(f.tlsCert, f.tlsKey)
+	if err != nil {
+		return err
+	}
+	tokens, err := readToken(f.tokenFile)
+	if err != nil {
+		return err
+	}
+	tlsConfig := certs.ServerTLS(files.Certificate)
+	server, err := grpcserver.New(grpcserver.Config{Log: p.Log, TLS: tlsConfig, Authenticator: tokens, Metrics: p.Registry})
+	if err != nil {
+		return err
+	}
+	service.Register(server)
+	p.Health.OnChange(server.SetReady)
+
+	var listen net.ListenConfig
+	listener, err := listen.Listen(ctx, "tcp", f.listen)
+	if err != nil {
+		return fmt.Errorf("listen for gRPC: %w", err)
+	}
+	// The background work outlives the listener, so that calls under way end
+	// well.
+	workCtx, stopWork := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopWork()
+	group, groupCtx := errgroup.WithContext(ctx)
+	if service.Run != nil {
+		group.Go(func() error { return service.Run(workCtx) })
+	}
+	stopREST := func(context.Context) {}
+	if f.rest != "" && service.RegisterGateway != nil {
+		restServer, err := f.newREST(ctx, p, tokens, service)
+		if err != nil {
+			return err
+		}
+		stopREST = restServer.stop
+		group.Go(restServer.serve)
+	}
+	group.Go(func() error { return server.Serve(listener) })
+	group.Go(func() error {
+		<-groupCtx.Done()
+		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
+		defer cancel()
+		stopREST(drain)
+		server.Shutdown(drain)
+		stopWork()
+		return nil
+	})
+	p.Log.InfoContext(ctx, "serving gRPC", logkey.Address, listener.Addr().String())
+	p.Health.Set("grpc", true)
+	if err := group.Wait(); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+func readToken(path string) (grpcserver.StaticTokens, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read token: %w", err)
+	}
+	token := strings.TrimSpace(string(text))
+	if token == "" {
+		return nil, fmt.Errorf("read token: %s is empty", path)
+	}
+	var tokens grpcserver.StaticTokens
+	tokens.Add(token, "token-file")
+	return tokens, nil
+}
+
+// restServer is the REST gateway of a process. It passes calls on to a gRPC
+// server of its own in memory, which checks each caller's token.
+type restServer struct {
+	http     *http.Server
+	listener net.Listener
+	grpc     *grpcserver.Server
+	memory   *bufconn.Listener
+	conn     *grpc.ClientConn
+}
+
+func (f *Flags) newREST(ctx context.Context, p *process.Process, tokens grpcserver.StaticTokens, service Service) (*restServer, error) {
+	// Its metrics would have the same names as those of the TLS server.
+	inner, err := grpcserver.New(grpcserver.Config{Log: p.Log, Authenticator: tokens, Metrics: process.NewRegistry()})
+	if err != nil {
+		return nil, err
+	}
+	service.Register(inner)
+	memory := bufconn.Listen(256 << 10)
+	conn, err := grpcclient.Dial("passthrough:memory", grpcclient.Config{Options: []grpc.DialOption{
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return memory.DialContext(ctx) }),
+	}})
+	if err != nil {
+		return nil, err
+	}
+	mux := gateway.NewMux()
+	if err := service.RegisterGateway(ctx, mux, conn); err != nil {
+		return nil, fmt.Errorf("make REST gateway: %w", err)
+	}
+	files, err := certs.LoadFiles(f.tlsCert, f.tlsKey)
+	if err != nil {
+		return nil, err
+	}
+	server := gateway.NewServer(gateway.Handler(inner, mux))
+	server.TLSConfig = certs.ServerTLS(files.Certificate)
+	server.ErrorLog = slog.NewLogLogger(p.Log.Handler(), slog.LevelDebug)
+	var listen net.ListenConfig
+	listener, err := listen.Listen(ctx, "tcp", f.rest)
+	if err != nil {
+		return nil, fmt.Errorf("listen for REST: %w", err)
+	}
+	p.Log.InfoContext(ctx, "serving REST", logkey.Address, listener.Addr().String())
+	return &restServer{server, listener, inner, memory, conn}, nil
+}
+
+func (r *restServer) serve() error {
+	var group errgroup.Group
+	group.Go(func() error { return r.grpc.Serve(r.memory) })
+	group.Go(func() error {
+		if err := r.http.ServeTLS(r.listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve REST: %w", err)
+		}
+		return nil
+	})
+	return group.Wait()
+}
+
+func (r *restServer) stop(ctx context.Context) {
+	if err := r.http.Shutdown(ctx); err != nil {
+		_ = r.http.Close()
+	}
+	r.grpc.Shutdown(ctx)
+	_ = r.conn.Close()
+}
