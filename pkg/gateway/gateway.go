@@ -55,9 +55,13 @@ func Handler(grpcServer http.Handler, rest http.Handler) http.Handler {
 			grpcServer.ServeHTTP(w, r)
 			return
 		}
-		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 		w.Header().Set("Cache-Control", "no-store")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
+		if r.ContentLength > maxBody {
+			http.Error(w, "the request body is longer than 1 MiB", http.StatusRequestEntityTooLarge)
+			return
+		}
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody) // One of unknown length.
 		rest.ServeHTTP(w, r)
 	})
 }
