@@ -17,7 +17,7 @@ fi
 
 for module in $(sed -n 's/^MODULES := //p' Makefile); do
 	echo "golangci-lint $module"
-	(cd "$module" && GOWORK=off "$OLDPWD/bin/golangci-lint" run ./...) || failed=1
+	(cd "$module" && GOWORK=off "$OLDPWD/bin/golangci-lint" run --allow-parallel-runners ./...) || failed=1
 done
 
 if command -v shellcheck >/dev/null; then

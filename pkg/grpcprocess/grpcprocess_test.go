@@ -151,7 +151,7 @@ func TestServe_gRPCAndREST(t *testing.T) {
 	if health, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil || health.GetStatus() != healthpb.HealthCheckResponse_SERVING {
 		t.Errorf("health: %v, %v; want SERVING", health, err)
 	}
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: s.tls, DisableKeepAlives: true}}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: s.tls, DisableKeepAlives: true, ForceAttemptHTTP2: true}}
 	for name, tc := range map[string]struct {
 		path, token string
 		body        io.Reader
