@@ -1,0 +1,3 @@
+module kubevirtbmc.dev/test/cluster
+
+go 1.26.0

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The KubeVirtBMC Authors
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"kubevirtbmc.dev/test/cluster/guest"
+	"kubevirtbmc.dev/test/cluster/ociarchive"
+)
+
+// Names of images. No registry of that name exists: they are loaded into the
+// node and never pulled.
+const (
+	registry   = "kubevirtbmc.test"
+	pauseImage = registry + "/pause:1"
+	// GuestDiskImage and GuestCDImage are container disks of level real, with
+	// a boot sector that prints GuestDiskText or GuestCDText on the serial
+	// port. At level kubevirt any name will do, since no disk is read.
+	GuestDiskImage = registry + "/guest-disk:1"
+	GuestCDImage   = registry + "/guest-cd:1"
+	// GuestDiskText and GuestCDText are what the guests print.
+	GuestDiskText = "GUEST BOOTED FROM DISK\r\n"
+	GuestCDText   = "GUEST BOOTED FROM CD\r\n"
+)
+
+// LoadImage loads an OCI archive into the node, so that pods can use the image
+// with pull policy IfNotPresent or Never. It is an error if there is no node.
+func (c *Cluster) LoadImage(ctx context.Context, archive io.Reader) error {
+	if c.NodePID == 0 {
+		return errors.New("load image: the cluster has no node of ours")
+	}
+	cmd := c.inNode(ctx, "ctr", "-n", "k8s.io", "images", "import", "-")
+	cmd.Stdin = archive
+	_, err := output(cmd)
+	return err
+}
+
+// AddImage makes an image and loads it into the node.
+func (c *Cluster) AddImage(ctx context.Context, img ociarchive.Image) error {
+	r, w := io.Pipe()
+	go func() { w.CloseWithError(ociarchive.Write(w, img)) }()
+	err := c.LoadImage(ctx, r)
+	r.CloseWithError(io.ErrClosedPipe) // lets the writer end if ctr did early
+	if err != nil {
+		return fmt.Errorf("add image %s: %w", img.Name, err)
+	}
+	return nil
+}
+
+// loadImages makes and loads all images of a level.
+func (c *Cluster) loadImages(ctx context.Context, o Options, bin binaries) error {
+	images, err := images(ctx, o, bin)
+	if err != nil {
+		return err
+	}
+	for _, img := range images {
+		if err := c.AddImage(ctx, img); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// images lists the images of a level.
+func images(ctx context.Context, o Options, bin binaries) ([]ociarchive.Image, error) {
+	kubeVirt := func(name string) string { return registry + "/kubevirt/" + name + ":" + o.KubeVirtVersion }
+	program := func(name, path string) ociarchive.File {
+		return ociarchive.File{Path: path, Source: bin.path(name)}
+	}
+	tmp := ociarchive.File{Path: "/tmp", Dir: true, Mode: 0o1777}
+	list := []ociarchive.Image{{Name: pauseImage, User: "65535", Entrypoint: []string{"/pause"}, Files: []ociarchive.File{program("pause", "/pause")}}}
+	// These run with runAsNonRoot, which wants a number.
+	passwd := ociarchive.File{Path: "/etc/passwd", Mode: 0o644, Content: []byte("root:x:0:0::/:/\nkubevirt:x:1001:1001::/:/\n")}
+	for _, name := range []string{"virt-operator", "virt-api", "virt-controller"} {
+		list = append(list, ociarchive.Image{Name: kubeVirt(name), User: "1001", Entrypoint: []string{"/usr/bin/" + name},
+			Files: []ociarchive.File{tmp, passwd, program(name, "/usr/bin/"+name)}})
+	}
+	if o.Level == LevelKubeVirt {
+		// One program plays all that the two images are asked to run; it acts by
+		// the name that it is called by.
+		files := []ociarchive.File{tmp, program("nodestandin", "/usr/bin/nodestandin")}
+		for _, path := range []string{"/bin/sh", "/usr/bin/cp", "/usr/bin/virt-handler", "/usr/bin/virt-launcher-monitor", "/usr/bin/virt-tail", "/usr/bin/container-disk"} {
+			files = append(files, ociarchive.File{Path: path, Link: "/usr/bin/nodestandin"})
+		}
+		return append(list,
+			ociarchive.Image{Name: kubeVirt("virt-handler"), User: "0", Entrypoint: []string{"/usr/bin/virt-handler"}, Files: files},
+			ociarchive.Image{Name: kubeVirt("virt-launcher"), User: "0", Entrypoint: []string{"/usr/bin/virt-launcher-monitor"}, Files: files},
+			// Pods that name the guests' images have to find them.
+			ociarchive.Image{Name: GuestDiskImage, User: "107", Entrypoint: []string{"/usr/bin/container-disk"}, Files: files},
+			ociarchive.Image{Name: GuestCDImage, User: "107", Entrypoint: []string{"/usr/bin/container-disk"}, Files: files},
+		), nil
+	}
+	source, err := kubeVirtSource(ctx, o.KubeVirtVersion)
+	if err != nil {
+		return nil, err
+	}
+	shipped := func(name, path string, mode int64) ociarchive.File {
+		return ociarchive.File{Path: path, Source: filepath.Join(source, "cmd/virt-launcher", name), Mode: mode}
+	}
+	monitor := program("virt-launcher-monitor", "/usr/bin/virt-launcher-monitor")
+	monitor.NetBind = true // virt-launcher runs as user 107 with that capability alone
+	list = append(list,
+		ociarchive.Image{Name: kubeVirt("virt-launcher"), User: "0", Entrypoint: []string{"/usr/bin/virt-launcher"}, Base: bin.path("rootfs.tar"), Files: []ociarchive.File{
+			program("virt-launcher", "/usr/bin/virt-launcher"), monitor,
+			program("virt-tail", "/usr/bin/virt-tail"), program("container-disk", "/usr/bin/container-disk"),
+			{Path: "/usr/sbin/virtqemud", Content: []byte(virtqemud)},
+			{Path: "/etc/libvirt/virtlogd.conf", Mode: 0o644},
+			shipped("node-labeller/node-labeller.sh", "/usr/bin/node-labeller.sh", 0o755),
+			shipped("virtqemud.conf", "/etc/libvirt/virtqemud.conf", 0o644),
+			shipped("qemu.conf", "/etc/libvirt/qemu.conf", 0o644),
+		}},
+		ociarchive.Image{Name: kubeVirt("virt-handler"), User: "0", Entrypoint: []string{"/usr/bin/virt-handler"}, Base: bin.path("rootfs.tar"), Files: []ociarchive.File{
+			program("virt-handler", "/usr/bin/virt-handler"), program("virt-chroot", "/usr/bin/virt-chroot"),
+		}},
+	)
+	for name, text := range map[string]string{GuestDiskImage: GuestDiskText, GuestCDImage: GuestCDText} {
+		disk, err := guest.Disk(text)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, ociarchive.Image{Name: name, User: "107", Entrypoint: []string{"/usr/bin/container-disk"}, Files: []ociarchive.File{
+			program("container-disk", "/usr/bin/container-disk"),
+			{Path: "/disk/disk.img", Content: disk, Mode: 0o644},
+		}})
+	}
+	return list, nil
+}
+
+// virtqemud plays libvirt's daemon for QEMU, which virt-launcher starts, on
+// Debian 12, whose libvirt has one daemon for everything.
+const virtqemud = `#!/bin/bash
+mkdir -p /var/run/libvirt /var/log/libvirt/qemu /var/lib/libvirt/qemu /var/cache/libvirt/qemu 2>/dev/null
+ln -sfn libvirt-sock /var/run/libvirt/virtqemud-sock 2>/dev/null
+exec /usr/sbin/libvirtd "$@"
+`
+
+// installKubeVirt installs KubeVirt by its operator and waits until it says
+// that all is deployed. Most of that time are initial delays of its probes.
+func (c *Cluster) installKubeVirt(ctx context.Context, o Options, bin binaries, log *progress) error {
+	manifests := func(part string) ([]byte, error) {
+		s, err := output(command(ctx, bin.path("manifests"), "-part", part, "-registry", registry+"/kubevirt", "-version", o.KubeVirtVersion, "-feature-gates", strings.Join(o.FeatureGates, ",")))
+		return []byte(s), err
+	}
+	operator, err := manifests("operator")
+	if err != nil {
+		return err
+	}
+	if err := c.Apply(ctx, operator); err != nil {
+		return err
+	}
+	if _, err := c.output(ctx, "wait", "--for=condition=Established", "--timeout=60s", "crd/kubevirts.kubevirt.io"); err != nil {
+		return err
+	}
+	resource, err := manifests("kubevirt")
+	if err != nil {
+		return err
+	}
+	if err := poll(ctx, "KubeVirt's resource to be accepted", time.Minute, 500*time.Millisecond, func(ctx context.Context) error {
+		return c.Apply(ctx, resource)
+	}); err != nil {
+		return err
+	}
+	log.step("KubeVirt's operator is at work")
+	return poll(ctx, "KubeVirt", 8*time.Minute, time.Second, func(ctx context.Context) error {
+		phase, err := c.output(ctx, "get", "kubevirt", "-n", "kubevirt", "kubevirt", "-o", "jsonpath={.status.phase}")
+		if err != nil {
+			return err
+		}
+		if phase == "Deployed" {
+			log.step("KubeVirt %s is deployed", o.KubeVirtVersion)
+			return nil
+		}
+		pods, _ := c.output(ctx, "get", "pods", "-n", "kubevirt", "--no-headers")
+		return fmt.Errorf("KubeVirt's phase is %q, its pods are:\n%s", phase, pods)
+	})
+}
+
+// rootfs returns the path of a tar file with a Debian system that holds
+// libvirt and QEMU, the ground that virt-launcher and virt-handler stand on.
+func (b *builder) rootfs(ctx context.Context) (string, error) {
+	return b.cached(rootfsKey(), "rootfs.tar", func(tmp string) error {
+		debootstrap, err := lookPath("debootstrap")
+		if err != nil {
+			return fmt.Errorf("%w: install the Debian packages of packages.txt", err)
+		}
+		dir, err := os.MkdirTemp(filepath.Dir(tmp), "rootfs-")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(dir)
+		// Namespaces of its own: what it mounts and starts ends with it.
+		cmd := command(ctx, "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "nice", "-n", "19", "bash", "-c", rootfsRecipe)
+		cmd.Env = append(os.Environ(), "ROOTFS="+dir, "ROOTFS_TAR="+tmp, "DEBOOTSTRAP="+debootstrap, "PATH="+os.Getenv("PATH")+":"+sbin)
+		_, err = output(cmd)
+		return err
+	})
+}

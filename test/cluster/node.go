@@ -1,0 +1,421 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The KubeVirtBMC Authors
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"kubevirtbmc.dev/test/cluster/internal/node"
+)
+
+// nodeName is the name of the only node.
+const nodeName = "node-1"
+
+// Directories of the host that the node sees but cannot change, and those that
+// it has for itself.
+var (
+	overlaid = []string{"/etc", "/opt", "/var/lib", "/var/log"}
+	private  = []string{"/var/lib/kubelet", "/var/lib/containerd", "/var/lib/cni", "/var/lib/kubevirt", "/var/lib/etcd", "/var/log/pods", "/var/log/containers", "/etc/cni/net.d"}
+)
+
+// controllers are the cgroup v1 controllers that kubelet and runc work with.
+var controllers = []string{"cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids", "systemd"}
+
+// network holds the addresses of one of several clusters on a machine.
+type network struct {
+	// link is the host's end of the link.
+	link string
+	// hostIP and nodeIP are the link's ends.
+	hostIP, nodeIP string
+	// pods and services are ranges, dns is an address in services.
+	pods, services, dns string
+}
+
+// maxClusters is how many clusters with a node fit on a machine.
+const maxClusters = 16
+
+// newNetwork returns the addresses of cluster i.
+func newNetwork(i int) network {
+	return network{
+		link:   fmt.Sprintf("kvbmc%d", i),
+		hostIP: fmt.Sprintf("10.99.%d.1", i), nodeIP: fmt.Sprintf("10.99.%d.2", i),
+		pods:     fmt.Sprintf("10.244.%d.0/24", i),
+		services: fmt.Sprintf("10.96.%d.0/20", i*16),
+		dns:      fmt.Sprintf("10.96.%d.10", i*16),
+	}
+}
+
+// firstAddress is the first usable address of a range: of the services, that
+// of the API server.
+func firstAddress(cidr string) net.IP {
+	ip, _, err := net.ParseCIDR(cidr)
+	if err != nil {
+		panic(err) // all ranges are our own constants
+	}
+	ip = ip.To4()
+	ip[3]++
+	return ip
+}
+
+// checkHost tells what a node needs and this machine lacks.
+func checkHost() error {
+	var errs []error
+	if os.Geteuid() != 0 {
+		errs = append(errs, errors.New("a node needs root"))
+	}
+	for _, p := range []string{"etcd", "containerd", "ctr", "runc", "iptables", "conntrack", "ip", "nsenter"} {
+		if _, err := lookPath(p); err != nil {
+			errs = append(errs, fmt.Errorf("program %s is missing: install the Debian packages of packages.txt", p))
+		}
+	}
+	if _, err := os.Stat("/usr/lib/cni/bridge"); err != nil {
+		errs = append(errs, errors.New("/usr/lib/cni/bridge is missing: install containernetworking-plugins"))
+	}
+	if _, err := ownCgroups(); err != nil {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// sbin is searched besides PATH, since users' shells often leave it out.
+const sbin = "/usr/local/sbin:/usr/sbin:/sbin"
+
+// lookPath is exec.LookPath that also finds administrators' programs.
+func lookPath(name string) (string, error) {
+	if p, err := exec.LookPath(name); err == nil {
+		return p, nil
+	}
+	for _, d := range filepath.SplitList(sbin) {
+		if p, err := exec.LookPath(filepath.Join(d, name)); err == nil {
+			return p, nil
+		}
+	}
+	return "", fmt.Errorf("%s: %w", name, exec.ErrNotFound)
+}
+
+// ownCgroups maps each controller to the directory of the cgroup that we are
+// in.
+func ownCgroups() (map[string]string, error) {
+	b, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return nil, err
+	}
+	own := parseCgroups(string(b))
+	for _, c := range controllers {
+		if _, err := os.Stat(own[c]); own[c] == "" || err != nil {
+			return nil, fmt.Errorf("cgroup v1 controller %s is not mounted below /sys/fs/cgroup; a host with cgroup v2 alone is not supported", c)
+		}
+	}
+	return own, nil
+}
+
+// parseCgroups reads /proc/self/cgroup: lines of number:controllers:path.
+func parseCgroups(s string) map[string]string {
+	own := map[string]string{}
+	for line := range strings.Lines(s) {
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(f) != 3 {
+			continue
+		}
+		for c := range strings.SplitSeq(f[1], ",") {
+			c = strings.TrimPrefix(c, "name=")
+			own[c] = filepath.Join("/sys/fs/cgroup", c, f[2])
+		}
+	}
+	return own
+}
+
+// makeCgroups makes a cgroup of our own for each controller. Each is recorded
+// before it is made.
+func makeCgroups(j *journal) ([]string, error) {
+	own, err := ownCgroups()
+	if err != nil {
+		return nil, err
+	}
+	var made []string
+	for _, c := range controllers {
+		dir := filepath.Join(own[c], "kubevirtbmc-"+j.id)
+		if slices.Contains(made, dir) {
+			continue
+		}
+		if err := j.record(entry{Cgroup: dir}); err != nil {
+			return nil, err
+		}
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return nil, err
+		}
+		if c == "cpuset" { // starts empty, and then admits no process
+			for _, name := range []string{"cpuset.cpus", "cpuset.mems"} {
+				b, err := os.ReadFile(filepath.Join(own[c], name))
+				if err != nil {
+					return nil, err
+				}
+				if err := os.WriteFile(filepath.Join(dir, name), b, 0); err != nil {
+					return nil, err
+				}
+			}
+		}
+		made = append(made, dir)
+	}
+	return made, nil
+}
+
+// connect makes the link between the host and the network namespace of pid,
+// and routes to pods and services. The name of the host's end decides between
+// clusters that come up at the same time. Link and routes go with the network
+// namespace: there is no moment at which a crash would leave them behind.
+func connect(ctx context.Context, pid int, j *journal) (network, error) {
+	ip := func(args string) error {
+		path, err := lookPath("ip")
+		if err != nil {
+			return err
+		}
+		_, err = output(command(ctx, path, strings.Fields(args)...))
+		return err
+	}
+	var n network
+	for i := 0; ; i++ {
+		if i == maxClusters {
+			return n, fmt.Errorf("all %d address ranges are in use", maxClusters)
+		}
+		n = newNetwork(i)
+		err := ip(fmt.Sprintf("link add %s type veth peer name eth0 netns %d", n.link, pid))
+		if err == nil {
+			break
+		}
+		if !strings.Contains(err.Error(), "File exists") {
+			return n, err
+		}
+	}
+	if err := j.record(entry{Link: n.link}); err != nil {
+		return n, err
+	}
+	for _, args := range []string{
+		"addr add " + n.hostIP + "/24 dev " + n.link,
+		"link set " + n.link + " up",
+		"route add " + n.pods + " via " + n.nodeIP,
+		"route add " + n.services + " via " + n.nodeIP,
+	} {
+		if err := ip(args); err != nil {
+			return n, err
+		}
+	}
+	for _, args := range []string{
+		"link set lo up",
+		"addr add " + n.nodeIP + "/24 dev eth0",
+		"link set eth0 up",
+		"route add default via " + n.hostIP,
+	} {
+		path, err := lookPath("ip")
+		if err != nil {
+			return n, err
+		}
+		if _, err := output(command(ctx, "nsenter", append([]string{"-t", strconv.Itoa(pid), "-n", path}, strings.Fields(args)...)...)); err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// upNode brings up the levels that have a node.
+func (c *Cluster) upNode(ctx context.Context, o Options, bin binaries, j *journal, log *progress) error {
+	cgroups, err := makeCgroups(j)
+	if err != nil {
+		return err
+	}
+	l, err := startLauncher(bin.path("node"), o.Dir, j, node.Launch{Cgroups: cgroups, Namespaces: true})
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	n, err := connect(ctx, l.pid, j)
+	if err != nil {
+		return err
+	}
+	c.NodePID, c.NodeIP, c.HostIP = l.pid, n.nodeIP, n.hostIP
+	keys := filepath.Join(o.Dir, "pki")
+	if err := pki(keys, c.Kubeconfig, "https://"+n.nodeIP+":6443", firstAddress(n.services), net.ParseIP(n.nodeIP), net.ParseIP(n.hostIP)); err != nil {
+		return err
+	}
+	if err := l.run(nodeSpec(o.Dir, bin, n)); err != nil {
+		return err
+	}
+	if err := c.waitReady(ctx); err != nil {
+		return err
+	}
+	log.step("the API server is ready")
+	if err := c.Apply(ctx, []byte(proxyBinding)); err != nil {
+		return err
+	}
+	if err := c.waitContainerd(ctx); err != nil {
+		return err
+	}
+	if err := c.loadImages(ctx, o, bin); err != nil {
+		return err
+	}
+	log.step("images are loaded")
+	if err := poll(ctx, "node", 3*time.Minute, 300*time.Millisecond, func(ctx context.Context) error {
+		s, err := c.output(ctx, "get", "node", nodeName, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
+		if err == nil && s != "True" {
+			err = fmt.Errorf("node is not ready (%q)", s)
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	// virt-operator runs on control plane nodes only.
+	if _, err := c.output(ctx, "label", "node", nodeName, "node-role.kubernetes.io/control-plane=", "--overwrite"); err != nil {
+		return err
+	}
+	log.step("the node is ready")
+	return c.installKubeVirt(ctx, o, bin, log)
+}
+
+// proxyBinding lets kube-proxy read what it proxies.
+const proxyBinding = `apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: kube-proxy}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: "system:node-proxier"}
+subjects: [{kind: User, name: "system:kube-proxy"}]
+`
+
+// nodeSpec says what the node consists of.
+func nodeSpec(dir string, bin binaries, n network) node.Spec {
+	keys, conf := filepath.Join(dir, "pki"), filepath.Join(dir, "conf")
+	kubeconfig := func(name string) string { return filepath.Join(keys, name+".kubeconfig") }
+	apiserver := append([]string{bin.path("kube-apiserver"), "--bind-address=0.0.0.0", "--secure-port=6443", "--advertise-address=" + n.nodeIP,
+		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
+		"--kubelet-client-certificate=" + filepath.Join(keys, "apiserver-kubelet.crt"), "--kubelet-client-key=" + filepath.Join(keys, "apiserver-kubelet.key"),
+		"--kubelet-certificate-authority=" + filepath.Join(keys, "ca.crt"),
+		// It reaches aggregated API servers at their pods' addresses.
+		"--enable-aggregator-routing=true"}, apiserverArgs(keys, 2379, n.services)...)
+	manager := []string{bin.path("kube-controller-manager"), "--kubeconfig=" + kubeconfig("controller-manager"),
+		"--authentication-kubeconfig=" + kubeconfig("controller-manager"), "--authorization-kubeconfig=" + kubeconfig("controller-manager"),
+		"--service-account-private-key-file=" + filepath.Join(keys, "sa.key"), "--root-ca-file=" + filepath.Join(keys, "ca.crt"), "--use-service-account-credentials=true",
+		"--cluster-signing-cert-file=" + filepath.Join(keys, "ca.crt"), "--cluster-signing-key-file=" + filepath.Join(keys, "ca.key"),
+		"--allocate-node-cidrs=true", "--cluster-cidr=" + n.pods, "--node-cidr-mask-size=24", "--service-cluster-ip-range=" + n.services,
+		"--leader-elect=false", "--bind-address=127.0.0.1"}
+	scheduler := []string{bin.path("kube-scheduler"), "--kubeconfig=" + kubeconfig("scheduler"),
+		"--authentication-kubeconfig=" + kubeconfig("scheduler"), "--authorization-kubeconfig=" + kubeconfig("scheduler"),
+		"--leader-elect=false", "--bind-address=127.0.0.1"}
+	return node.Spec{
+		Hostname: nodeName, Root: filepath.Join(dir, "root"), Overlaid: overlaid, Private: private, Controllers: controllers,
+		Path: os.Getenv("PATH") + ":" + sbin,
+		Sysctls: map[string]string{
+			"net/ipv4/ip_forward": "1", "net/ipv4/conf/all/route_localnet": "1", "net/bridge/bridge-nf-call-iptables": "1",
+		},
+		Files: map[string]string{
+			"/etc/hosts":                           "127.0.0.1 localhost\n" + n.nodeIP + " " + nodeName + "\n",
+			"/etc/resolv.conf":                     "nameserver 127.0.0.1\n",
+			"/etc/cni/net.d/10-testbed.conflist":   cniConfig(n),
+			filepath.Join(conf, "containerd.toml"): containerdConfig(),
+			filepath.Join(conf, "kubelet.yaml"):    kubeletConfig(keys, dir, n),
+			filepath.Join(conf, "kube-proxy.yaml"): proxyConfig(kubeconfig("proxy"), n),
+		},
+		Daemons: daemons(dir,
+			etcdArgs("/var/lib/etcd/testbed", 2379, 2380),
+			apiserver, manager, scheduler,
+			[]string{"containerd", "--config", filepath.Join(conf, "containerd.toml")},
+			[]string{bin.path("kubelet"), "--config=" + filepath.Join(conf, "kubelet.yaml"), "--kubeconfig=" + kubeconfig("kubelet"), "--hostname-override=" + nodeName, "--node-ip=" + n.nodeIP, "--root-dir=/var/lib/kubelet", "--v=2"},
+			[]string{bin.path("kube-proxy"), "--config=" + filepath.Join(conf, "kube-proxy.yaml")},
+		),
+	}
+}
+
+// containerdConfig is containerd's configuration.
+func containerdConfig() string {
+	return fmt.Sprintf(`version = 2
+root = "/var/lib/containerd"
+state = "/run/containerd"
+oom_score = 0
+[grpc]
+  address = "/run/containerd/containerd.sock"
+[plugins."io.containerd.internal.v1.opt"]
+  path = "/var/lib/containerd/opt"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = %q
+  # Without CAP_SYS_RESOURCE nobody may lower the value that it starts with, and
+  # no pod would start.
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "overlayfs"
+    default_runtime_name = "runc"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+        SystemdCgroup = false
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/usr/lib/cni"
+    conf_dir = "/etc/cni/net.d"
+`, pauseImage)
+}
+
+// cniConfig is the pod network: a bridge that routes, without masquerading.
+func cniConfig(n network) string {
+	return fmt.Sprintf(`{"cniVersion": "0.4.0", "name": "testbed", "plugins": [
+ {"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": false, "hairpinMode": true, "promiscMode": false,
+  "ipam": {"type": "host-local", "ranges": [[{"subnet": %q}]], "routes": [{"dst": "0.0.0.0/0"}]}},
+ {"type": "portmap", "capabilities": {"portMappings": true}}]}
+`, n.pods)
+}
+
+// kubeletConfig is kubelet's configuration. Its disk accounting stays on: with
+// localStorageCapacityIsolation off, virt-launcher pods stay pending.
+func kubeletConfig(keys, dir string, n network) string {
+	return fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {clientCAFile: %[1]s/ca.crt}}
+authorization: {mode: Webhook}
+tlsCertFile: %[1]s/kubelet-serving.crt
+tlsPrivateKeyFile: %[1]s/kubelet-serving.key
+cgroupDriver: cgroupfs
+failSwapOn: false
+failCgroupV1: false
+containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
+clusterDNS: [%[2]s]
+clusterDomain: cluster.local
+resolvConf: /etc/resolv.conf
+imageGCHighThresholdPercent: 100
+evictionHard: {memory.available: 100Mi, nodefs.available: 1%%, imagefs.available: 1%%, nodefs.inodesFree: 1%%}
+staticPodPath: ""
+protectKernelDefaults: false
+volumePluginDir: %[3]s/root/volumeplugins
+`, keys, n.dns, dir)
+}
+
+// proxyConfig is kube-proxy's configuration. It leaves alone the limits of
+// connection tracking, which belong to the host.
+func proxyConfig(kubeconfig string, n network) string {
+	return fmt.Sprintf(`apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+mode: iptables
+clusterCIDR: %s
+hostnameOverride: %s
+clientConnection: {kubeconfig: %s}
+conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
+metricsBindAddress: 127.0.0.1:10249
+`, n.pods, nodeName, kubeconfig)
+}
+
+// inNode returns a command that runs inside the node.
+func (c *Cluster) inNode(ctx context.Context, args ...string) *exec.Cmd {
+	return command(ctx, "nsenter", append([]string{"-t", strconv.Itoa(c.NodePID), "-a"}, args...)...)
+}
+
+func (c *Cluster) waitContainerd(ctx context.Context) error {
+	return poll(ctx, "containerd", time.Minute, 200*time.Millisecond, func(ctx context.Context) error {
+		_, err := output(c.inNode(ctx, "ctr", "version"))
+		return err
+	})
+}
