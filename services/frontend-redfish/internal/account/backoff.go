@@ -1,0 +1,132 @@
+// SPDX-FileCopyrightText: The KubeVirtBMC Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package account
+
+import (
+	"hash/maphash"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// Limits of the login back-off. A person who mistypes does not notice it; a
+// program that guesses gets one try in maxPause.
+const (
+	freeFailures = 5
+	firstPause   = time.Second
+	maxPause     = 30 * time.Second
+	forgetAfter  = 10 * time.Minute
+	maxEntries   = 1 << 16
+	userBuckets  = 1 << 8
+)
+
+// Backoff slows down failing logins, per BMC, source and user: somebody who
+// guesses from one address locks out neither other users nor other addresses.
+// Its zero value is not usable.
+type Backoff struct {
+	now  func() time.Time
+	seed maphash.Seed
+
+	mu      sync.Mutex
+	entries map[attempt]*failures
+}
+
+// attempt is what failures are counted for. Users are counted in buckets, so
+// that a source can't fill the table with names, and so that names which do not
+// exist are treated as those which do.
+type attempt struct {
+	bmc    any
+	source netip.Prefix
+	user   uint16
+}
+
+type failures struct {
+	count int
+	last  time.Time
+	until time.Time
+}
+
+// NewBackoff returns a back-off without any failures.
+func NewBackoff() *Backoff {
+	return &Backoff{now: time.Now, seed: maphash.MakeSeed(), entries: map[attempt]*failures{}}
+}
+
+// Wait returns how long the user's next login from the source has to wait; 0:
+// it may go on.
+func (b *Backoff) Wait(bmc any, source netip.Addr, user string) time.Duration {
+	key := b.key(bmc, source, user)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	f, ok := b.entries[key]
+	if !ok {
+		return 0
+	}
+	return max(0, f.until.Sub(b.now()))
+}
+
+// Failed counts a failed login.
+func (b *Backoff) Failed(bmc any, source netip.Addr, user string) {
+	key := b.key(bmc, source, user)
+	now := b.now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	f, ok := b.entries[key]
+	if !ok || now.Sub(f.last) > forgetAfter {
+		b.makeRoom(now)
+		f = &failures{}
+		b.entries[key] = f
+	}
+	f.count++
+	f.last = now
+	if over := f.count - freeFailures; over >= 0 {
+		f.until = now.Add(min(maxPause, firstPause<<min(over, 10)))
+	}
+}
+
+// Succeeded forgets the failures of a user from a source.
+func (b *Backoff) Succeeded(bmc any, source netip.Addr, user string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.entries, b.key(bmc, source, user))
+}
+
+// Forget drops all failures of a BMC.
+func (b *Backoff) Forget(bmc any) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for key := range b.entries {
+		if key.bmc == bmc {
+			delete(b.entries, key)
+		}
+	}
+}
+
+// makeRoom keeps the table bounded: it drops what is old, and where all is
+// fresh, any entry.
+func (b *Backoff) makeRoom(now time.Time) {
+	if len(b.entries) < maxEntries {
+		return
+	}
+	for key, f := range b.entries {
+		if now.Sub(f.last) > forgetAfter {
+			delete(b.entries, key)
+		}
+	}
+	for key := range b.entries {
+		if len(b.entries) < maxEntries {
+			return
+		}
+		delete(b.entries, key)
+	}
+}
+
+func (b *Backoff) key(bmc any, source netip.Addr, user string) attempt {
+	source = source.Unmap()
+	bits := source.BitLen()
+	if source.Is6() {
+		bits = 64 // What one subscriber usually has.
+	}
+	prefix, _ := source.WithZone("").Prefix(bits) // The zero prefix for the zero address.
+	return attempt{bmc, prefix, uint16(maphash.String(b.seed, user) % userBuckets)}
+}

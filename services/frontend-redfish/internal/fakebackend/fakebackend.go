@@ -1,0 +1,272 @@
+// SPDX-FileCopyrightText: The KubeVirtBMC Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package fakebackend is a machine in memory behind the gRPC services that the
+// frontend calls, for its tests.
+package fakebackend
+
+import (
+	"context"
+	"net"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"google.golang.org/grpc/test/bufconn"
+
+	"kubevirtbmc.dev/pkg/callctx"
+	"kubevirtbmc.dev/pkg/grpcclient"
+	"kubevirtbmc.dev/pkg/grpcstatus"
+	bootv1 "kubevirtbmc.dev/proto/gen/go/bmc/boot/v1"
+	errorsv1 "kubevirtbmc.dev/proto/gen/go/bmc/errors/v1"
+	inventoryv1 "kubevirtbmc.dev/proto/gen/go/bmc/inventory/v1"
+	powerv1 "kubevirtbmc.dev/proto/gen/go/bmc/power/v1"
+)
+
+// Backend is the services of one machine; any BMC name is that machine.
+type Backend struct {
+	powerv1.UnimplementedPowerServiceServer
+	bootv1.UnimplementedBootServiceServer
+	inventoryv1.UnimplementedInventoryServiceServer
+
+	mu        sync.Mutex
+	power     *powerv1.PowerStatus
+	boot      *bootv1.BootStatus
+	inventory *inventoryv1.Inventory
+	err       error
+	actions   []powerv1.PowerAction
+	overrides []*bootv1.BootOverride
+	requests  []string
+	callers   []callctx.Caller
+	result    *powerv1.Operation
+	overrideN int
+}
+
+// New returns a running UEFI machine with two NICs, a disk and a CD drive.
+func New() *Backend {
+	return &Backend{
+		power: &powerv1.PowerStatus{
+			State: powerv1.PowerState_POWER_STATE_ON, InstanceId: "instance-1",
+			RestorePolicy: powerv1.RestorePolicy_RESTORE_POLICY_PREVIOUS,
+			LastResetTime: timestamppb.New(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)),
+		},
+		boot: &bootv1.BootStatus{
+			Override: &bootv1.BootOverride{
+				Persistence: bootv1.BootPersistence_BOOT_PERSISTENCE_DISABLED, Target: bootv1.BootTarget_BOOT_TARGET_NONE,
+			},
+			Mode: bootv1.FirmwareMode_FIRMWARE_MODE_UEFI,
+			AllowedTargets: []bootv1.BootTarget{
+				bootv1.BootTarget_BOOT_TARGET_NONE, bootv1.BootTarget_BOOT_TARGET_PXE,
+				bootv1.BootTarget_BOOT_TARGET_HDD, bootv1.BootTarget_BOOT_TARGET_CD,
+			},
+			AllowedModes: []bootv1.FirmwareMode{bootv1.FirmwareMode_FIRMWARE_MODE_UEFI},
+		},
+		inventory: &inventoryv1.Inventory{
+			MachineNamespace: "lab", MachineName: "vm-1", MachineUid: "0c6f2d2e-3f43-4a1c-9b46-0a6f3f0f3f11",
+			FirmwareUuid: "5d307ca9-b3ef-428c-8861-06e72d69f223", SerialNumber: "SN-1", Manufacturer: "KubeVirt", Product: "None",
+			MachineType: "q35",
+			Processors: &inventoryv1.Processors{
+				Sockets: 2, CoresPerSocket: 2, ThreadsPerCore: 1, Model: "host-model", Architecture: inventoryv1.Architecture_ARCHITECTURE_AMD64,
+			},
+			MemoryBytes: 4 << 30,
+			Interfaces: []*inventoryv1.NetworkInterface{
+				{Name: "default", MacAddress: "02:00:00:00:00:01", Model: "virtio", IpAddresses: []string{"10.0.0.7", "fd00::7"}},
+				{Name: "storage", MacAddress: "02:00:00:00:00:02"},
+			},
+			Disks: []*inventoryv1.Disk{
+				{Name: "root", CapacityBytes: 20 << 30, Bus: "virtio", Serial: "D1"},
+				{Name: "data", CapacityBytes: 8 << 30, Bus: "sata"},
+			},
+			GuestOperatingSystem: &inventoryv1.GuestOperatingSystem{Name: "Debian GNU/Linux", Hostname: "vm-1.example"},
+			HasSerialConsole:     true,
+		},
+	}
+}
+
+// Serve serves the backend in this process until the test ends and returns a
+// connection to it, made as the frontend makes its own.
+func (b *Backend) Serve(t testing.TB) *grpc.ClientConn {
+	t.Helper()
+	pipe := bufconn.Listen(1 << 16)
+	s := grpc.NewServer()
+	powerv1.RegisterPowerServiceServer(s, b)
+	bootv1.RegisterBootServiceServer(s, b)
+	inventoryv1.RegisterInventoryServiceServer(s, b)
+	go s.Serve(pipe) //nolint:errcheck // Ends with the test.
+	conn, err := grpcclient.Dial("passthrough:///backend", grpcclient.Config{Options: []grpc.DialOption{
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return pipe.DialContext(ctx) }),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		conn.Close() //nolint:errcheck // Ends with the test.
+		s.Stop()
+	})
+	return conn
+}
+
+// Update changes the machine.
+func (b *Backend) Update(change func(power *powerv1.PowerStatus, boot *bootv1.BootStatus, inventory *inventoryv1.Inventory)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	change(b.power, b.boot, b.inventory)
+}
+
+// Fail makes every call fail with an error; nil: no more.
+func (b *Backend) Fail(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.err = err
+}
+
+// EndOperations makes power actions end as an operation says.
+func (b *Backend) EndOperations(operation *powerv1.Operation) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.result = operation
+}
+
+// Actions returns the power actions that were asked for.
+func (b *Backend) Actions() []powerv1.PowerAction {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.actions)
+}
+
+// Overrides returns the boot overrides that were set.
+func (b *Backend) Overrides() []*bootv1.BootOverride {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.overrides)
+}
+
+// LastCall returns the request id and the caller of the latest call.
+func (b *Backend) LastCall() (string, callctx.Caller) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.requests) == 0 {
+		return "", callctx.Caller{}
+	}
+	return b.requests[len(b.requests)-1], b.callers[len(b.callers)-1]
+}
+
+// enter notes a call; b.mu is held from then on until leave is called.
+func (b *Backend) enter(ctx context.Context) (leave func(), err error) {
+	ctx = callctx.Incoming(ctx)
+	b.mu.Lock()
+	const most = 64
+	if len(b.requests) == most {
+		b.requests, b.callers = b.requests[1:], b.callers[1:]
+	}
+	b.requests, b.callers = append(b.requests, callctx.RequestID(ctx)), append(b.callers, callctx.CallerOf(ctx))
+	return b.mu.Unlock, b.err
+}
+
+// GetPower returns the power status.
+func (b *Backend) GetPower(ctx context.Context, _ *powerv1.GetPowerRequest) (*powerv1.GetPowerResponse, error) {
+	leave, err := b.enter(ctx)
+	defer leave()
+	if err != nil {
+		return nil, err
+	}
+	return &powerv1.GetPowerResponse{Status: proto.CloneOf(b.power)}, nil
+}
+
+// TransitionPower carries out an action at once.
+func (b *Backend) TransitionPower(ctx context.Context, r *powerv1.TransitionPowerRequest) (*powerv1.TransitionPowerResponse, error) {
+	leave, err := b.enter(ctx)
+	defer leave()
+	if err != nil {
+		return nil, err
+	}
+	b.actions = append(b.actions, r.GetAction())
+	isOff := b.power.GetState() == powerv1.PowerState_POWER_STATE_OFF
+	start := func() {
+		b.power.State = powerv1.PowerState_POWER_STATE_ON
+		b.power.InstanceId = "instance-" + strconv.Itoa(len(b.actions)+1)
+		if b.boot.GetOverride().GetPersistence() == bootv1.BootPersistence_BOOT_PERSISTENCE_ONCE {
+			b.boot.Override = &bootv1.BootOverride{
+				Persistence: bootv1.BootPersistence_BOOT_PERSISTENCE_DISABLED, Target: bootv1.BootTarget_BOOT_TARGET_NONE,
+			}
+			b.boot.OverrideId = ""
+		}
+	}
+	stop := func() { b.power.State, b.power.InstanceId = powerv1.PowerState_POWER_STATE_OFF, "" }
+	switch r.GetAction() {
+	case powerv1.PowerAction_POWER_ACTION_ON, powerv1.PowerAction_POWER_ACTION_RESUME:
+		if isOff && r.GetAction() == powerv1.PowerAction_POWER_ACTION_RESUME {
+			return nil, grpcstatus.New(errorsv1.Reason_REASON_INVALID_POWER_STATE, "the machine is off")
+		}
+		if isOff {
+			start()
+		}
+		b.power.State = powerv1.PowerState_POWER_STATE_ON
+	case powerv1.PowerAction_POWER_ACTION_FORCE_OFF, powerv1.PowerAction_POWER_ACTION_GRACEFUL_SHUTDOWN:
+		stop()
+	case powerv1.PowerAction_POWER_ACTION_PUSH_POWER_BUTTON:
+		if isOff {
+			start()
+		} else {
+			stop()
+		}
+	case powerv1.PowerAction_POWER_ACTION_UNSPECIFIED:
+		return nil, grpcstatus.New(errorsv1.Reason_REASON_INVALID_REQUEST, "no action")
+	default:
+		if isOff {
+			return nil, grpcstatus.New(errorsv1.Reason_REASON_INVALID_POWER_STATE, "the machine is off")
+		}
+		if r.GetAction() == powerv1.PowerAction_POWER_ACTION_PAUSE {
+			b.power.State = powerv1.PowerState_POWER_STATE_PAUSED
+		} else {
+			start()
+		}
+	}
+	status := proto.CloneOf(b.power)
+	status.Operation = &powerv1.Operation{
+		Id: strconv.Itoa(len(b.actions)), Action: r.GetAction(), Phase: powerv1.OperationPhase_OPERATION_PHASE_SUCCEEDED,
+	}
+	if b.result != nil {
+		status.Operation = proto.CloneOf(b.result)
+	}
+	return &powerv1.TransitionPowerResponse{Status: status}, nil
+}
+
+// GetBoot returns the boot status.
+func (b *Backend) GetBoot(ctx context.Context, _ *bootv1.GetBootRequest) (*bootv1.GetBootResponse, error) {
+	leave, err := b.enter(ctx)
+	defer leave()
+	if err != nil {
+		return nil, err
+	}
+	return &bootv1.GetBootResponse{Status: proto.CloneOf(b.boot)}, nil
+}
+
+// SetBootOverride sets the override.
+func (b *Backend) SetBootOverride(ctx context.Context, r *bootv1.SetBootOverrideRequest) (*bootv1.SetBootOverrideResponse, error) {
+	leave, err := b.enter(ctx)
+	defer leave()
+	if err != nil {
+		return nil, err
+	}
+	b.overrideN++
+	b.boot.Override, b.boot.OverrideId = proto.CloneOf(r.GetOverride()), strconv.Itoa(b.overrideN)
+	b.overrides = append(b.overrides, proto.CloneOf(r.GetOverride()))
+	return &bootv1.SetBootOverrideResponse{Status: proto.CloneOf(b.boot)}, nil
+}
+
+// GetInventory returns the inventory.
+func (b *Backend) GetInventory(ctx context.Context, _ *inventoryv1.GetInventoryRequest) (*inventoryv1.GetInventoryResponse, error) {
+	leave, err := b.enter(ctx)
+	defer leave()
+	if err != nil {
+		return nil, err
+	}
+	return &inventoryv1.GetInventoryResponse{Inventory: proto.CloneOf(b.inventory)}, nil
+}

@@ -1,0 +1,144 @@
+// SPDX-FileCopyrightText: The KubeVirtBMC Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+
+	bootv1 "kubevirtbmc.dev/proto/gen/go/bmc/boot/v1"
+	"kubevirtbmc.dev/services/frontend-redfish/internal/message"
+	"kubevirtbmc.dev/services/frontend-redfish/internal/resource"
+)
+
+// Names of the Boot properties that clients can set.
+const (
+	bootEnabled = "BootSourceOverrideEnabled"
+	bootTarget  = "BootSourceOverrideTarget"
+	bootMode    = "BootSourceOverrideMode"
+)
+
+// bootRequest is what a client wants to change of Boot; nil for what it does not
+// name.
+type bootRequest struct {
+	persistence *bootv1.BootPersistence
+	target      *bootv1.BootTarget
+	mode        *bootv1.FirmwareMode
+}
+
+func (r bootRequest) empty() bool { return r.persistence == nil && r.target == nil && r.mode == nil }
+
+// parseBoot reads the Boot object of a PATCH. Values that can't be are problems
+// that refuse the whole request; properties that can't be set are only noted.
+func parseBoot(boot properties, status *bootv1.BootStatus) (request bootRequest, problems, notes []message.Message) {
+	for name := range boot {
+		pointer := "#/Boot/" + escapePointer(name)
+		value, wrong := boot.text(name)
+		reject := func(key message.Key) {
+			shown := boot.show(name)
+			if value != nil {
+				shown = shorten(*value)
+			}
+			problems = append(problems, message.New(key, shown, name).About(pointer))
+		}
+		known := name == bootEnabled || name == bootTarget || name == bootMode
+		switch {
+		case strings.Contains(name, "@"): // Annotations are for readers.
+		case !known:
+			notes = append(notes, message.New(message.PropertyUnknown, shorten(name)).About(pointer))
+		case wrong:
+			reject(message.PropertyValueTypeError)
+		case name == bootEnabled:
+			if v, ok := resource.BootPersistence(*value); ok {
+				request.persistence = &v
+			} else {
+				reject(message.PropertyValueNotInList)
+			}
+		case name == bootTarget:
+			v, ok := resource.BootTarget(*value)
+			if ok && (v == bootv1.BootTarget_BOOT_TARGET_NONE || slices.Contains(status.GetAllowedTargets(), v)) {
+				request.target = &v
+			} else {
+				reject(message.PropertyValueNotInList)
+			}
+		case name == bootMode:
+			v, ok := resource.FirmwareMode(*value)
+			if ok && slices.Contains(status.GetAllowedModes(), v) {
+				request.mode = &v
+			} else {
+				reject(message.PropertyValueNotInList)
+			}
+		}
+	}
+	slices.SortFunc(problems, byArguments)
+	slices.SortFunc(notes, byArguments)
+	return request, problems, notes
+}
+
+func byArguments(a, b message.Message) int { return slices.Compare(a.MessageArgs, b.MessageArgs) }
+
+// escapePointer escapes a name for a JSON pointer (RFC 6901).
+func escapePointer(name string) string {
+	return strings.NewReplacer("~", "~0", "/", "~1").Replace(shorten(name))
+}
+
+// override returns the boot override that a request makes of the present one;
+// nil when nothing has to be set.
+//
+// What a request leaves out stays as it is. A target without Enabled arms the
+// override as it is armed, or for one boot when there is none: who names a
+// device wants to boot from it. The machine's own mode can't be changed, so a
+// mode by itself counts only with an override.
+func (r bootRequest) override(status *bootv1.BootStatus) (*bootv1.BootOverride, *message.Error) {
+	const (
+		disabled = bootv1.BootPersistence_BOOT_PERSISTENCE_DISABLED
+		once     = bootv1.BootPersistence_BOOT_PERSISTENCE_ONCE
+		none     = bootv1.BootTarget_BOOT_TARGET_NONE
+	)
+	next := &bootv1.BootOverride{Persistence: disabled, Target: none}
+	if now := status.GetOverride(); isArmed(now) {
+		next.Persistence, next.Target, next.Mode = now.GetPersistence(), now.GetTarget(), now.GetMode()
+	}
+	if r.target != nil {
+		next.Target = *r.target
+		if r.persistence == nil && next.Persistence == disabled {
+			next.Persistence = once
+		}
+	}
+	if r.persistence != nil {
+		next.Persistence = *r.persistence
+	}
+	if r.mode != nil {
+		next.Mode = *r.mode
+		if *r.mode == status.GetMode() {
+			next.Mode = bootv1.FirmwareMode_FIRMWARE_MODE_UNSPECIFIED // The machine's own, also if that changes.
+		}
+	}
+	asksForDevice := r.persistence != nil && *r.persistence != disabled && r.target == nil
+	switch {
+	case asksForDevice && next.Target == none:
+		return nil, conflict(bootEnabled, bootTarget)
+	case next.Persistence == disabled || next.Target == none:
+		if r.mode != nil && *r.mode != status.GetMode() {
+			return nil, conflict(bootMode, bootEnabled)
+		}
+		if r.persistence == nil && r.target == nil {
+			return nil, nil
+		}
+		return &bootv1.BootOverride{Persistence: disabled, Target: none}, nil
+	}
+	return next, nil
+}
+
+func isArmed(o *bootv1.BootOverride) bool {
+	return o.GetPersistence() == bootv1.BootPersistence_BOOT_PERSISTENCE_ONCE ||
+		o.GetPersistence() == bootv1.BootPersistence_BOOT_PERSISTENCE_CONTINUOUS
+}
+
+func conflict(name, other string) *message.Error {
+	return &message.Error{Status: http.StatusBadRequest, Messages: []message.Message{
+		message.New(message.PropertyValueConflict, name, other).About("#/Boot/" + name),
+	}}
+}

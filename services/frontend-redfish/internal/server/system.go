@@ -1,0 +1,221 @@
+// SPDX-FileCopyrightText: The KubeVirtBMC Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"kubevirtbmc.dev/pkg/logkey"
+	powerv1 "kubevirtbmc.dev/proto/gen/go/bmc/power/v1"
+	"kubevirtbmc.dev/services/frontend-redfish/internal/backend"
+	"kubevirtbmc.dev/services/frontend-redfish/internal/message"
+	"kubevirtbmc.dev/services/frontend-redfish/internal/resource"
+)
+
+// resetWait is how long a reset waits for its goal before it answers.
+const resetWait = 30 * time.Second
+
+func (s *Server) getSystem(ctx context.Context, c *call) (reply, error) {
+	m, err := s.machine(ctx, c, backend.Power|backend.Boot|backend.Inventory)
+	if err != nil {
+		return reply{}, err
+	}
+	return ok(resource.NewSystem(m.Power, m.Boot, m.Inventory))
+}
+
+func (s *Server) machine(ctx context.Context, c *call, parts backend.Part) (backend.Machine, error) {
+	return s.cfg.Backend.Machine(ctx, c.endpoint.ref, parts)
+}
+
+// patchSystem changes the boot override, which is all that can be changed.
+func (s *Server) patchSystem(ctx context.Context, c *call) (reply, error) {
+	body, refusal := readBody(c)
+	switch {
+	case refusal != nil:
+		return reply{}, refusal
+	case body == nil:
+		return reply{}, message.Errorf(http.StatusBadRequest, message.MalformedJSON)
+	case len(body) == 0:
+		return reply{}, message.Errorf(http.StatusBadRequest, message.EmptyJSON)
+	}
+	m, err := s.machine(ctx, c, backend.Power|backend.Boot|backend.Inventory)
+	if err != nil {
+		return reply{}, err
+	}
+	system := resource.NewSystem(m.Power, m.Boot, m.Inventory)
+	if !matches(c.r.Header.Values("If-Match"), resource.SetETag(system)) {
+		return reply{}, message.Errorf(http.StatusPreconditionFailed, message.PreconditionFailed)
+	}
+	request, notes, refusal := s.parseSystem(body, system, m)
+	if refusal != nil {
+		return reply{}, refusal
+	}
+	override, refusal := request.override(m.Boot)
+	if refusal != nil {
+		return reply{}, refusal
+	}
+	if override != nil {
+		if m.Boot, err = s.cfg.Backend.SetBootOverride(ctx, c.endpoint.ref, override); err != nil {
+			return reply{}, err
+		}
+		system = resource.NewSystem(m.Power, m.Boot, m.Inventory)
+	}
+	if len(notes) > 0 {
+		system.Messages = notes
+	}
+	return ok(system)
+}
+
+// parseSystem reads the body of a PATCH.
+func (s *Server) parseSystem(body properties, system *resource.System, m backend.Machine) (bootRequest, []message.Message, *message.Error) {
+	served := servedProperties(system)
+	var (
+		request         bootRequest
+		problems, notes []message.Message
+	)
+	for name := range body {
+		pointer := "#/" + escapePointer(name)
+		switch {
+		case name == "Boot":
+			var boot properties
+			if err := json.Unmarshal(body[name], &boot); err != nil || boot == nil {
+				problems = append(problems, message.New(message.PropertyValueTypeError, body.show(name), name).About(pointer))
+				continue
+			}
+			var more, moreNotes []message.Message
+			request, more, moreNotes = parseBoot(boot, m.Boot)
+			problems, notes = append(problems, more...), append(notes, moreNotes...)
+		case strings.Contains(name, "@"): // Annotations are for readers.
+		case served[name]:
+			notes = append(notes, message.New(message.PropertyNotWritable, name).About(pointer))
+		default:
+			notes = append(notes, message.New(message.PropertyUnknown, shorten(name)).About(pointer))
+		}
+	}
+	slices.SortFunc(notes, byArguments)
+	switch {
+	case len(problems) > 0:
+		return request, nil, &message.Error{Status: http.StatusBadRequest, Messages: append(problems, notes...)}
+	case request.empty() && len(notes) > 0:
+		return request, nil, &message.Error{Status: http.StatusBadRequest, Messages: notes}
+	case request.empty():
+		return request, nil, message.Errorf(http.StatusBadRequest, message.NoOperation)
+	}
+	return request, notes, nil
+}
+
+// servedProperties returns the names of a resource's properties.
+func servedProperties(r resource.Resource) map[string]bool {
+	names := map[string]bool{}
+	raw, err := json.Marshal(r)
+	if err != nil {
+		return names
+	}
+	var p properties
+	if err := json.Unmarshal(raw, &p); err != nil {
+		return names
+	}
+	for name := range p {
+		names[name] = true
+	}
+	return names
+}
+
+// resetSystem carries out a ComputerSystem.Reset. It answers 204 when the goal
+// is reached, and also when the action was accepted and takes longer: clients
+// then poll the power state, while 202 makes some look for a task.
+func (s *Server) resetSystem(ctx context.Context, c *call) (reply, error) {
+	const name = "ComputerSystem.Reset"
+	resetType, refusal := readResetType(c, name, resource.SystemResetTypes())
+	if refusal != nil {
+		return reply{}, refusal
+	}
+	action, _ := resource.SystemResetAction(resetType)
+	status, err := s.cfg.Backend.Transition(ctx, c.endpoint.ref, action, resetWait)
+	if err != nil {
+		s.cfg.Log.WarnContext(ctx, "power action failed", logkey.Request, c.id, logkey.Action, resetType, logkey.Error, err.Error())
+		return reply{}, backend.Explain(err, backend.Subject{URI: c.r.URL.Path, Action: name})
+	}
+	s.cfg.Log.InfoContext(ctx, "power action accepted", logkey.Request, c.id,
+		logkey.Namespace, c.endpoint.ref.GetNamespace(), logkey.BMC, c.endpoint.ref.GetName(),
+		logkey.User, c.account.Username, logkey.Action, resetType, logkey.Operation, status.GetOperation().GetId(),
+		logkey.State, status.GetOperation().GetPhase().String())
+	if refusal := operationFailed(status.GetOperation(), c.started); refusal != nil {
+		return reply{}, refusal
+	}
+	return reply{status: http.StatusNoContent}, nil
+}
+
+// operationFailed returns the answer for an operation that ended without its
+// goal; nil for others, and for one that ended before the call, which has its
+// goal reached without any.
+func operationFailed(operation *powerv1.Operation, called time.Time) *message.Error {
+	const clockSkew = 2 * time.Second
+	if end := operation.GetEndTime(); end.IsValid() && end.AsTime().Before(called.Add(-clockSkew)) {
+		return nil
+	}
+	var e *message.Error
+	switch operation.GetPhase() {
+	case powerv1.OperationPhase_OPERATION_PHASE_FAILED:
+		e = message.Errorf(http.StatusInternalServerError, message.OperationFailed)
+		e.Text = operation.GetMessage()
+	case powerv1.OperationPhase_OPERATION_PHASE_SUPERSEDED:
+		e = message.Errorf(http.StatusConflict, message.ResourceInUse)
+		e.Text = "The action was accepted, and then replaced by a later one."
+	}
+	return e
+}
+
+// readResetType returns the ResetType of a reset action. Parameters that are
+// not known are ignored: some clients add their vendor's.
+func readResetType(c *call, action string, allowed []string) (string, *message.Error) {
+	const name = "ResetType"
+	body, refusal := readBody(c)
+	if refusal != nil {
+		return "", refusal
+	}
+	value, wrong := body.text(name)
+	var m message.Message
+	switch {
+	case wrong:
+		m = message.New(message.ActionParameterValueTypeError, body.show(name), name, action)
+	case value == nil:
+		m = message.New(message.ActionParameterMissing, action, name)
+	case !slices.Contains(allowed, *value):
+		m = message.New(message.ActionParameterValueNotInList, shorten(*value), name, action)
+	default:
+		return *value, nil
+	}
+	return "", &message.Error{Status: http.StatusBadRequest, Messages: []message.Message{m.About("#/" + name)}}
+}
+
+// matches tells whether an If-Match header admits a change of the resource with
+// an ETag. Weak tags count as strong ones, and a tag may carry the suffix that
+// compressing proxies add.
+func matches(header []string, etag string) bool {
+	if len(header) == 0 {
+		return true
+	}
+	bare := func(tag string) string {
+		tag = strings.TrimPrefix(strings.TrimSpace(tag), "W/")
+		tag = strings.ReplaceAll(tag, `"`, "")
+		for _, suffix := range [...]string{"--gzip", "-gzip", ";gzip"} {
+			tag = strings.TrimSuffix(tag, suffix)
+		}
+		return tag
+	}
+	for _, line := range header {
+		for tag := range strings.SplitSeq(line, ",") {
+			if t := bare(tag); t == "*" || t == bare(etag) {
+				return true
+			}
+		}
+	}
+	return false
+}
