@@ -1,0 +1,92 @@
+// SPDX-FileCopyrightText: The KubeVirtBMC Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package app makes the IPMI frontend a service of its own: from flags to
+// connections to a running frontend.
+package app
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+
+	"google.golang.org/grpc"
+
+	"kubevirtbmc.dev/pkg/grpcclient"
+	"kubevirtbmc.dev/pkg/process"
+	"kubevirtbmc.dev/services/frontend-ipmi/ipmifrontend"
+)
+
+// Config is what flags say.
+type Config struct {
+	Listen    string
+	Registry  string
+	Power     string
+	Replica   string
+	CAFile    string
+	TokenFile string
+}
+
+// Configure adds the service's flags and returns what runs it.
+func Configure(flags *flag.FlagSet) process.Run {
+	var cfg Config
+	hostname, _ := os.Hostname() // The name of the pod; without one the flag is needed.
+	flags.StringVar(&cfg.Listen, "listen", "", "address to serve IPMI on, without port; empty: all addresses")
+	flags.StringVar(&cfg.Registry, "registry", "", "gRPC target of the controller's RegistryService")
+	flags.StringVar(&cfg.Power, "power", "", "gRPC target of the power service (power, boot, inventory)")
+	flags.StringVar(&cfg.Replica, "replica", hostname, "unique name of this replica")
+	flags.StringVar(&cfg.CAFile, "ca-file", "", "PEM file of the CA certificates that the services' certificates come from")
+	flags.StringVar(&cfg.TokenFile, "token-file", "", "file of the bearer token to present to the services")
+	return func(ctx context.Context, p *process.Process) error { return run(ctx, p, cfg) }
+}
+
+// Validate tells what is missing.
+func (c Config) Validate() error {
+	var errs []error
+	for _, f := range []struct{ flag, value string }{
+		{"registry", c.Registry}, {"power", c.Power}, {"replica", c.Replica}, {"ca-file", c.CAFile}, {"token-file", c.TokenFile},
+	} {
+		if f.value == "" {
+			errs = append(errs, fmt.Errorf("flag -%s is needed", f.flag))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func run(ctx context.Context, p *process.Process, cfg Config) error {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	const component = "registry"
+	p.Health.Set(component, false)
+	tlsConfig, err := grpcclient.TLSFromCA(cfg.CAFile)
+	if err != nil {
+		return err
+	}
+	registry, err := dial(cfg.Registry, cfg.TokenFile, tlsConfig)
+	if err != nil {
+		return err
+	}
+	defer registry.Close()
+	power, err := dial(cfg.Power, cfg.TokenFile, tlsConfig)
+	if err != nil {
+		return err
+	}
+	defer power.Close()
+	frontend, err := ipmifrontend.New(ipmifrontend.Config{
+		Listen: cfg.Listen, Registry: registry, Power: power, Boot: power, Inventory: power,
+		Replica: cfg.Replica, Log: p.Log, Metrics: p.Registry,
+		OnReady: func() { p.Health.Set(component, true) },
+	})
+	if err != nil {
+		return err
+	}
+	return frontend.Run(ctx)
+}
+
+func dial(target, tokenFile string, tlsConfig *tls.Config) (*grpc.ClientConn, error) {
+	return grpcclient.Dial(target, grpcclient.Config{TLS: tlsConfig, Token: grpcclient.TokenFile(tokenFile)})
+}

@@ -1,0 +1,159 @@
+// SPDX-FileCopyrightText: The KubeVirtBMC Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package command
+
+import (
+	"context"
+
+	powerv1 "kubevirtbmc.dev/proto/gen/go/bmc/power/v1"
+	"kubevirtbmc.dev/services/frontend-ipmi/internal/backend"
+	"kubevirtbmc.dev/services/frontend-ipmi/internal/ipmi"
+)
+
+// chassis has the commands of IPMI v2.0 section 28 but for boot options.
+type chassis struct {
+	power backend.Power
+}
+
+func registerChassis(m *Mux, power backend.Power) {
+	c := chassis{power: power}
+	m.Handle(ipmi.NetFnChassis, 0x00, Command{Name: "get_chassis_capabilities", Privilege: ipmi.PrivilegeUser, Handle: chassisCapabilities})
+	m.Handle(ipmi.NetFnChassis, 0x01, Command{Name: "get_chassis_status", Privilege: ipmi.PrivilegeUser, Backend: true, Handle: c.status})
+	m.Handle(ipmi.NetFnChassis, 0x02, Command{
+		Name: "chassis_control", Privilege: ipmi.PrivilegeOperator, Backend: true, Mutates: true,
+		MinLength: 1, MaxLength: 1, Handle: c.control,
+	})
+	m.Handle(ipmi.NetFnChassis, 0x04, Command{
+		Name: "chassis_identify", Privilege: ipmi.PrivilegeOperator,
+		MaxLength: 2, Handle: chassisIdentify,
+	})
+	m.Handle(ipmi.NetFnChassis, 0x06, Command{
+		Name: "set_power_restore_policy", Privilege: ipmi.PrivilegeOperator,
+		MinLength: 1, MaxLength: 1, Handle: setRestorePolicy,
+	})
+	m.Handle(ipmi.NetFnChassis, 0x07, Command{Name: "get_system_restart_cause", Privilege: ipmi.PrivilegeUser, Backend: true, Handle: c.restartCause})
+}
+
+// chassisCapabilities answers Get Chassis Capabilities (IPMI v2.0 section 28.1):
+// no front panel, no intrusion sensor; FRU, SDR, SEL and system management
+// devices would be at the BMC's address.
+func chassisCapabilities(context.Context, *Request) (ipmi.CompletionCode, []byte) {
+	return ipmi.OK, []byte{0, ipmi.AddressBMC, ipmi.AddressBMC, ipmi.AddressBMC, ipmi.AddressBMC}
+}
+
+// status answers Get Chassis Status (IPMI v2.0 section 28.2).
+func (c chassis) status(ctx context.Context, r *Request) (ipmi.CompletionCode, []byte) {
+	status, err := c.power.Status(ctx, r.Target.Reference)
+	if err != nil {
+		return backend.CompletionCode(err), nil
+	}
+	on, known := isOn(status.GetState())
+	if !known {
+		return ipmi.ResponseNotProvided, nil
+	}
+	const poweredOnByCommand = 0x10
+	var state, lastEvent byte
+	if on {
+		state |= 0x01
+		if byCommand(status) {
+			lastEvent |= poweredOnByCommand
+		}
+	}
+	state |= restorePolicyBits(status.GetRestorePolicy()) << 5
+	return ipmi.OK, []byte{state, lastEvent, 0}
+}
+
+// isOn tells whether a machine counts as powered: from when an instance of it
+// exists until that is really gone. Clients that see "off" too early go on to
+// set a boot device and power on a machine that still runs.
+func isOn(state powerv1.PowerState) (on, known bool) {
+	switch state {
+	case powerv1.PowerState_POWER_STATE_POWERING_ON, powerv1.PowerState_POWER_STATE_ON,
+		powerv1.PowerState_POWER_STATE_POWERING_OFF, powerv1.PowerState_POWER_STATE_PAUSED:
+		return true, true
+	case powerv1.PowerState_POWER_STATE_OFF:
+		return false, true
+	case powerv1.PowerState_POWER_STATE_UNSPECIFIED, powerv1.PowerState_POWER_STATE_UNKNOWN:
+	}
+	return false, false
+}
+
+func byCommand(status *powerv1.PowerStatus) bool {
+	switch status.GetOperation().GetAction() {
+	case powerv1.PowerAction_POWER_ACTION_ON, powerv1.PowerAction_POWER_ACTION_FORCE_RESTART,
+		powerv1.PowerAction_POWER_ACTION_GRACEFUL_RESTART, powerv1.PowerAction_POWER_ACTION_POWER_CYCLE:
+		return true
+	}
+	return false
+}
+
+func restorePolicyBits(policy powerv1.RestorePolicy) byte {
+	switch policy {
+	case powerv1.RestorePolicy_RESTORE_POLICY_ALWAYS_OFF:
+		return 0
+	case powerv1.RestorePolicy_RESTORE_POLICY_PREVIOUS:
+		return 1
+	case powerv1.RestorePolicy_RESTORE_POLICY_ALWAYS_ON:
+		return 2
+	case powerv1.RestorePolicy_RESTORE_POLICY_UNSPECIFIED, powerv1.RestorePolicy_RESTORE_POLICY_UNKNOWN:
+	}
+	return 3
+}
+
+// control answers Chassis Control (IPMI v2.0 section 28.3). A diagnostic
+// interrupt (4) does not exist in KubeVirt and is out of range, as the values
+// that the specification reserves.
+func (c chassis) control(ctx context.Context, r *Request) (ipmi.CompletionCode, []byte) {
+	actions := [...]powerv1.PowerAction{
+		0: powerv1.PowerAction_POWER_ACTION_FORCE_OFF,
+		1: powerv1.PowerAction_POWER_ACTION_ON,
+		2: powerv1.PowerAction_POWER_ACTION_POWER_CYCLE,
+		3: powerv1.PowerAction_POWER_ACTION_FORCE_RESTART,
+		4: powerv1.PowerAction_POWER_ACTION_UNSPECIFIED,
+		5: powerv1.PowerAction_POWER_ACTION_GRACEFUL_SHUTDOWN,
+	}
+	i := int(r.Data[0] & 0x0F)
+	if i >= len(actions) || actions[i] == powerv1.PowerAction_POWER_ACTION_UNSPECIFIED {
+		return ipmi.ParameterOutOfRange, nil
+	}
+	return backend.CompletionCode(c.power.Transition(ctx, r.Target.Reference, actions[i])), nil
+}
+
+// chassisIdentify answers Chassis Identify (IPMI v2.0 section 28.5): there is no
+// light, which nobody can see is on or off.
+func chassisIdentify(context.Context, *Request) (ipmi.CompletionCode, []byte) { return ipmi.OK, nil }
+
+// setRestorePolicy answers Set Power Restore Policy (IPMI v2.0 section 28.8). The
+// policy follows from the machine's run strategy and can't be set: the query
+// (3) says that no policy can, all else is refused.
+func setRestorePolicy(_ context.Context, r *Request) (ipmi.CompletionCode, []byte) {
+	const query = 3
+	switch policy := r.Data[0] & 0x07; {
+	case policy == query:
+		return ipmi.OK, []byte{0}
+	case policy > query:
+		return ipmi.InvalidDataField, nil
+	}
+	return ipmi.SubFunctionDisabled, nil
+}
+
+// restartCause answers Get System Restart Cause (IPMI v2.0 section 28.11).
+func (c chassis) restartCause(ctx context.Context, r *Request) (ipmi.CompletionCode, []byte) {
+	status, err := c.power.Status(ctx, r.Target.Reference)
+	if err != nil {
+		return backend.CompletionCode(err), nil
+	}
+	const (
+		unknown        = 0x00
+		chassisControl = 0x01
+		powerButton    = 0x03
+	)
+	switch {
+	case byCommand(status):
+		return ipmi.OK, []byte{chassisControl, channelLAN}
+	case status.GetOperation().GetAction() == powerv1.PowerAction_POWER_ACTION_PUSH_POWER_BUTTON:
+		return ipmi.OK, []byte{powerButton, 0}
+	}
+	return ipmi.OK, []byte{unknown, 0}
+}

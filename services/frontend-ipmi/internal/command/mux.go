@@ -1,0 +1,121 @@
+// SPDX-FileCopyrightText: The KubeVirtBMC Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package command carries out IPMI commands: a Mux finds the command of a
+// request by network function and number, checks session, privilege and length,
+// and each file beside this one has the commands of one group.
+package command
+
+import (
+	"context"
+
+	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
+	"kubevirtbmc.dev/services/frontend-ipmi/internal/ipmi"
+	"kubevirtbmc.dev/services/frontend-ipmi/internal/rmcpplus"
+)
+
+// Session is what a command sees and may change of the session that it came in.
+type Session struct {
+	ID     uint32
+	Level  ipmi.Privilege
+	Max    ipmi.Privilege
+	Closed bool
+}
+
+// Target is the BMC that a command is for.
+type Target struct {
+	Reference  *referencev1.BMCReference
+	DeviceGUID ipmi.GUID
+	SystemGUID ipmi.GUID
+	// Suites are the cipher suites that it offers, most wanted first.
+	Suites []*rmcpplus.Suite
+	// HasKg tells that a key-generating key is set.
+	HasKg bool
+	// Options are the boot options that the frontend itself keeps.
+	Options *BootOptions
+}
+
+// Request is a command to carry out.
+type Request struct {
+	ipmi.Message
+	Target *Target
+	// Session is nil outside of a session.
+	Session *Session
+}
+
+// Handler carries out a command and returns its completion code and the data
+// that follows it.
+type Handler func(ctx context.Context, r *Request) (ipmi.CompletionCode, []byte)
+
+// Command is an entry of a Mux.
+type Command struct {
+	// Name is a short name for logs and metrics.
+	Name   string
+	Handle Handler
+	// Privilege that a session needs.
+	Privilege ipmi.Privilege
+	// Sessionless commands may also come outside of a session.
+	Sessionless bool
+	// MinLength and MaxLength bound the request's data.
+	MinLength, MaxLength int
+	// Backend tells that Handle calls other services: it may block, gets a
+	// context that ends, and must not touch Request.Session.
+	Backend bool
+	// Mutates tells that doing it twice is not the same as once.
+	Mutates bool
+}
+
+// Mux finds commands.
+type Mux struct {
+	commands map[key]*Command
+}
+
+type key struct {
+	netFn  ipmi.NetFn
+	number byte
+}
+
+// NewMux returns a mux without commands.
+func NewMux() *Mux { return &Mux{commands: map[key]*Command{}} }
+
+// Handle adds a command. It panics when there is one already: that is a defect.
+func (m *Mux) Handle(netFn ipmi.NetFn, number byte, c Command) {
+	k := key{netFn, number}
+	if m.commands[k] != nil {
+		panic("command: " + c.Name + " takes the place of " + m.commands[k].Name)
+	}
+	m.commands[k] = &c
+}
+
+// Find returns the command of a request when it may be carried out, else the
+// completion code that refuses it.
+func (m *Mux) Find(r *Request) (*Command, ipmi.CompletionCode) {
+	if r.ToAddress != ipmi.AddressBMC {
+		return nil, ipmi.DestinationNotThere
+	}
+	c := m.commands[key{r.NetFn, r.Command}]
+	if r.Session == nil && (c == nil || !c.Sessionless) {
+		if isV15Login(r) {
+			return nil, ipmi.InvalidCommand
+		}
+		return nil, ipmi.InsufficientPrivilege
+	}
+	switch {
+	case c == nil:
+		return nil, ipmi.InvalidCommand
+	case r.ToLUN != 0:
+		return nil, ipmi.InvalidForLUN
+	case r.Session != nil && r.Session.Level < c.Privilege:
+		return nil, ipmi.InsufficientPrivilege
+	case len(r.Data) < c.MinLength, len(r.Data) > c.MaxLength:
+		return nil, ipmi.InvalidLength
+	}
+	return c, ipmi.OK
+}
+
+// isV15Login tells the commands by which an IPMI v1.5 session begins. They do
+// not exist here, which is another answer than that they need a session.
+func isV15Login(r *Request) bool {
+	const getSessionChallenge, activateSession = 0x39, 0x3A
+	return r.NetFn == ipmi.NetFnApp && (r.Command == getSessionChallenge || r.Command == activateSession)
+}

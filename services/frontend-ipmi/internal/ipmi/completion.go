@@ -1,0 +1,45 @@
+// SPDX-FileCopyrightText: The KubeVirtBMC Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ipmi
+
+import "fmt"
+
+// CompletionCode is the outcome of a command (IPMI v2.0 table 5-2).
+type CompletionCode byte
+
+// Completion codes that every command may answer with.
+const (
+	OK                    CompletionCode = 0x00
+	NodeBusy              CompletionCode = 0xC0
+	InvalidCommand        CompletionCode = 0xC1
+	InvalidForLUN         CompletionCode = 0xC2
+	Timeout               CompletionCode = 0xC3
+	ReservationCanceled   CompletionCode = 0xC5
+	InvalidLength         CompletionCode = 0xC7
+	ParameterOutOfRange   CompletionCode = 0xC9
+	RecordNotPresent      CompletionCode = 0xCB
+	InvalidDataField      CompletionCode = 0xCC
+	ResponseNotProvided   CompletionCode = 0xCE
+	DestinationNotThere   CompletionCode = 0xD3
+	InsufficientPrivilege CompletionCode = 0xD4
+	NotInPresentState     CompletionCode = 0xD5
+	SubFunctionDisabled   CompletionCode = 0xD6
+	Unspecified           CompletionCode = 0xFF
+)
+
+// Completion codes that single commands give a meaning of their own.
+const (
+	// Get and Set System Boot Options (IPMI v2.0 sections 28.12, 28.13).
+	ParameterNotSupported CompletionCode = 0x80
+	SetAlreadyInProgress  CompletionCode = 0x81
+	ParameterReadOnly     CompletionCode = 0x82
+	// Set Session Privilege Level (IPMI v2.0 section 22.18).
+	LevelNotAvailable CompletionCode = 0x80
+	LevelExceedsLimit CompletionCode = 0x81
+	// Close Session (IPMI v2.0 section 22.19).
+	InvalidSessionID CompletionCode = 0x87
+)
+
+// String returns the code as two hexadecimal digits.
+func (c CompletionCode) String() string { return fmt.Sprintf("%02x", byte(c)) }

@@ -1,0 +1,116 @@
+// SPDX-FileCopyrightText: The KubeVirtBMC Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package ipmifrontend is the IPMI frontend as a part of a process: it learns
+// BMCs from a registry, serves them over UDP, and acts on their machines through
+// gRPC. The service of its own and standalone mode both run it.
+package ipmifrontend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+
+	"kubevirtbmc.dev/pkg/registryclient"
+	registryv1 "kubevirtbmc.dev/proto/gen/go/bmc/registry/v1"
+	"kubevirtbmc.dev/services/frontend-ipmi/internal/backend"
+	"kubevirtbmc.dev/services/frontend-ipmi/internal/command"
+	"kubevirtbmc.dev/services/frontend-ipmi/internal/server"
+)
+
+// drainTime is how long commands that are under way may take to end when the
+// frontend stops: as long as a command may take at all.
+const drainTime = 3 * time.Second
+
+// firmware is the version that the BMCs report.
+var firmware = command.Firmware{Major: 1, Minor: 0}
+
+// Config of a frontend.
+type Config struct {
+	// Listen is the host address to bind; the port of each BMC comes from the
+	// registry. Empty: all addresses.
+	Listen string
+	// Registry, Power and Boot are connections to the services of that name.
+	Registry, Power, Boot grpc.ClientConnInterface
+	// Inventory is a connection to an InventoryService; nil: BMCs report a UUID
+	// of their own as that of the system.
+	Inventory grpc.ClientConnInterface
+	// Replica is the unique name of this frontend.
+	Replica string
+	// Log gets logins and commands.
+	Log *slog.Logger
+	// Metrics registers the frontend's metrics; nil: none.
+	Metrics prometheus.Registerer
+	// OnReady is called each time that the registry has named all BMCs; may be
+	// nil.
+	OnReady func()
+}
+
+// Frontend serves IPMI. Use New.
+type Frontend struct {
+	cfg    Config
+	server *server.Server
+	ready  atomic.Bool
+}
+
+// New returns a frontend that serves nothing yet.
+func New(cfg Config) (*Frontend, error) {
+	if cfg.Registry == nil || cfg.Power == nil || cfg.Boot == nil {
+		return nil, errors.New("make IPMI frontend: connections to registry, power and boot are needed")
+	}
+	if cfg.Replica == "" {
+		return nil, errors.New("make IPMI frontend: a replica name is needed")
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	var inventory backend.Inventory
+	if cfg.Inventory != nil {
+		inventory = backend.NewInventory(cfg.Inventory)
+	}
+	s, err := server.New(server.Config{
+		Listen: cfg.Listen,
+		Mux: command.New(command.Config{
+			Power: backend.NewPower(cfg.Power), Boot: backend.NewBoot(cfg.Boot), Firmware: firmware,
+		}),
+		Inventory: inventory,
+		Log:       cfg.Log,
+		Metrics:   cfg.Metrics,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make IPMI frontend: %w", err)
+	}
+	return &Frontend{cfg: cfg, server: s}, nil
+}
+
+// Run serves the registry's BMCs until the context ends, and then for as long
+// as commands that are under way need, at most 3 s. It may be called once.
+func (f *Frontend) Run(ctx context.Context) error {
+	err := registryclient.Run(ctx, registryclient.Config{
+		Conn: f.cfg.Registry, Protocol: registryv1.Protocol_PROTOCOL_IPMI, Replica: f.cfg.Replica, Log: f.cfg.Log,
+		OnSynced: func() {
+			f.ready.Store(true)
+			if f.cfg.OnReady != nil {
+				f.cfg.OnReady()
+			}
+		},
+	}, f.server)
+	f.ready.Store(false)
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
+	defer cancel()
+	f.server.Shutdown(drain)
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// Ready tells whether the frontend has had all BMCs from the registry and is
+// not stopping.
+func (f *Frontend) Ready() bool { return f.ready.Load() }
