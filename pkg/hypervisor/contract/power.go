@@ -67,8 +67,16 @@ func actionTable(b *bed) {
 		{hypervisor.RunStrategyOnce, runs, "stop", stop, accepted, ends, hypervisor.RunStrategyHalted},
 		{hypervisor.RunStrategyOnce, runs, "restart", restart, refused, runs, hypervisor.RunStrategyOnce},
 	}
-	b.Logf("%-15s %-8s %-8s %-9s %-13s %-15s %s", "run strategy", "from", "verb", "answer", "ends", "strategy then", "text")
-	for _, row := range rows {
+	// The rows run at the same time; the table is printed in order.
+	const layout = "%-15s %-8s %-8s %-9s %-13s %-15s %s"
+	lines := make([]string, len(rows))
+	b.Cleanup(func() {
+		b.Logf(layout, "run strategy", "from", "verb", "answer", "ends", "strategy then", "text")
+		for _, line := range lines {
+			b.Log(line)
+		}
+	})
+	for n, row := range rows {
 		b.sub(fmt.Sprintf("%s/%s/%s", row.strategy, row.from, row.verb), func(b *bed) {
 			b.Parallel()
 			var ref hypervisor.Ref
@@ -114,7 +122,7 @@ func actionTable(b *bed) {
 			if m = b.get(ref); m.RunStrategy != row.strategyThen {
 				b.Errorf("run strategy is %s, want %s", m.RunStrategy, row.strategyThen)
 			}
-			b.Logf("%-15s %-8s %-8s %-9s %-13s %-15s %s", row.strategy, row.from, row.verb, answer, row.end, m.RunStrategy, text)
+			lines[n] = fmt.Sprintf(layout, row.strategy, row.from, row.verb, answer, row.end, m.RunStrategy, text)
 		})
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"kubevirtbmc.dev/pkg/hypervisor"
+	"kubevirtbmc.dev/pkg/hypervisor/follow"
 	"kubevirtbmc.dev/pkg/logkey"
 	"kubevirtbmc.dev/services/power/internal/record"
 	"kubevirtbmc.dev/services/power/internal/transition"
@@ -77,6 +78,7 @@ type Engine struct {
 	lease         time.Duration
 	shutdownGrace time.Duration
 	queue         *queue
+	followers     *follow.Hub
 	unsubscribe   func()
 
 	mu      sync.Mutex
@@ -88,10 +90,9 @@ type entry struct {
 	// work is held for a step, and for a boot override while it is set.
 	work sync.Mutex
 
-	mu       sync.Mutex
-	watchers map[chan struct{}]struct{}
-	timer    *time.Timer
-	history  history
+	mu      sync.Mutex
+	timer   *time.Timer
+	history history
 	// held is the operation that this process has accepted or taken over.
 	held string
 	// last is the last operation that ended or was replaced here.
@@ -111,6 +112,7 @@ func New(config Config) *Engine {
 		lease:         config.Lease,
 		shutdownGrace: config.ShutdownGrace,
 		queue:         newQueue(),
+		followers:     follow.NewHub(),
 		entries:       map[hypervisor.Ref]*entry{},
 	}
 	if e.holder == "" {
@@ -158,46 +160,14 @@ func (e *Engine) Run(ctx context.Context) error {
 
 // changed is told of each change of a machine.
 func (e *Engine) changed(ref hypervisor.Ref) {
-	e.wakeWatchers(ref)
+	e.followers.Changed(ref)
 	e.queue.add(ref)
 }
 
-func (e *Engine) wakeWatchers(ref hypervisor.Ref) {
-	e.mu.Lock()
-	entry := e.entries[ref]
-	e.mu.Unlock()
-	if entry == nil {
-		return
-	}
-	entry.mu.Lock()
-	defer entry.mu.Unlock()
-	for watcher := range entry.watchers {
-		select {
-		case watcher <- struct{}{}:
-		default:
-		}
-	}
-}
-
-// Watch returns a channel that has a value after each change of a machine's
+// Follow returns a channel that has a value after each change of a machine's
 // status.
-func (e *Engine) Watch(ref hypervisor.Ref) (changes <-chan struct{}, cancel func()) {
-	watcher := make(chan struct{}, 1)
-	entry := e.entry(ref)
-	entry.mu.Lock()
-	if entry.watchers == nil {
-		entry.watchers = map[chan struct{}]struct{}{}
-	}
-	entry.watchers[watcher] = struct{}{}
-	entry.mu.Unlock()
-	return watcher, func() {
-		entry.mu.Lock()
-		delete(entry.watchers, watcher)
-		entry.mu.Unlock()
-		if _, err := e.hypervisor.Get(ref); errors.Is(err, hypervisor.ErrNotFound) {
-			e.forget(ref)
-		}
-	}
+func (e *Engine) Follow(ref hypervisor.Ref) (changes <-chan struct{}, cancel func()) {
+	return e.followers.Follow(ref)
 }
 
 func (e *Engine) entry(ref hypervisor.Ref) *entry {
@@ -215,18 +185,7 @@ func (e *Engine) entry(ref hypervisor.Ref) *entry {
 func (e *Engine) forget(ref hypervisor.Ref) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	entry := e.entries[ref]
-	if entry == nil {
-		return
-	}
-	entry.mu.Lock()
-	defer entry.mu.Unlock()
-	if len(entry.watchers) == 0 {
-		delete(e.entries, ref)
-	}
-	entry.history = history{}
-	entry.held = ""
-	entry.failures, entry.trouble = 0, ""
+	delete(e.entries, ref)
 }
 
 // later has a machine looked at again after a while; 0: not by time alone.

@@ -249,4 +249,3 @@ func TestEngine_onThenOffEndsOff(t *testing.T) {
 		}
 	}
 }
-

@@ -32,7 +32,7 @@ func (e *Engine) Transition(ctx context.Context, ref hypervisor.Ref, action tran
 	if _, _, err := e.read(ref); err != nil {
 		return nil, err
 	}
-	changes, cancel := e.Watch(ref)
+	changes, cancel := e.Follow(ref)
 	defer cancel()
 	own, err := e.accept(ctx, ref, action)
 	if err != nil {
@@ -438,7 +438,7 @@ func (e *Engine) ended(ref hypervisor.Ref, op *record.Operation) {
 	} else {
 		e.logger(ref).Info("operation ended", attrs...)
 	}
-	e.wakeWatchers(ref)
+	e.followers.Changed(ref)
 }
 
 // updateOperation changes an operation that still is under way and this

@@ -9,16 +9,17 @@ import (
 	"log/slog"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	"kubevirtbmc.dev/pkg/audit"
 	"kubevirtbmc.dev/pkg/grpcserver"
 	"kubevirtbmc.dev/pkg/hypervisor"
+	"kubevirtbmc.dev/pkg/hypervisor/follow"
 	bootv1 "kubevirtbmc.dev/proto/gen/go/bmc/boot/v1"
 	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
 	"kubevirtbmc.dev/services/power/internal/machine"
 	"kubevirtbmc.dev/services/power/internal/record"
 	"kubevirtbmc.dev/services/power/internal/service/reason"
-	"kubevirtbmc.dev/services/power/internal/watch"
 )
 
 // Config of the service.
@@ -94,15 +95,15 @@ func (s *Service) WatchBoot(request *bootv1.WatchBootRequest, stream grpc.Server
 	if err != nil {
 		return reason.Status(err)
 	}
-	changes, cancel := s.engine.Watch(ref)
+	changes, cancel := s.engine.Follow(ref)
 	defer cancel()
-	return reason.Status(watch.Send(stream.Context(), changes, func() (*bootv1.WatchBootResponse, error) {
+	return reason.Status(follow.Send(stream.Context(), changes, func() (*bootv1.WatchBootResponse, error) {
 		status, err := s.status(request.GetBmc())
 		if err != nil {
 			return nil, err
 		}
 		return &bootv1.WatchBootResponse{Status: status}, nil
-	}, stream.Send))
+	}, func(a, b *bootv1.WatchBootResponse) bool { return proto.Equal(a, b) }, stream.Send))
 }
 
 func (s *Service) resolve(bmc *referencev1.BMCReference) (hypervisor.Ref, error) {

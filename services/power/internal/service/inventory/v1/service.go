@@ -8,23 +8,24 @@ import (
 	"context"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	"kubevirtbmc.dev/pkg/hypervisor"
+	"kubevirtbmc.dev/pkg/hypervisor/follow"
 	inventoryv1 "kubevirtbmc.dev/proto/gen/go/bmc/inventory/v1"
 	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
 	"kubevirtbmc.dev/services/power/internal/service/reason"
-	"kubevirtbmc.dev/services/power/internal/watch"
 )
 
-// Watcher tells of a machine's changes.
-type Watcher interface {
-	Watch(ref hypervisor.Ref) (changes <-chan struct{}, cancel func())
+// Follower tells of a machine's changes.
+type Follower interface {
+	Follow(ref hypervisor.Ref) (changes <-chan struct{}, cancel func())
 }
 
 // Config of the service.
 type Config struct {
 	Machines hypervisor.Machines
-	Watcher  Watcher
+	Follower Follower
 	Resolver hypervisor.Resolver
 }
 
@@ -32,13 +33,13 @@ type Config struct {
 type Service struct {
 	inventoryv1.UnsafeInventoryServiceServer
 	machines hypervisor.Machines
-	watcher  Watcher
+	follower Follower
 	resolver hypervisor.Resolver
 }
 
 // New makes the service.
 func New(config Config) *Service {
-	return &Service{machines: config.Machines, watcher: config.Watcher, resolver: config.Resolver}
+	return &Service{machines: config.Machines, follower: config.Follower, resolver: config.Resolver}
 }
 
 // Register adds the service to a server.
@@ -61,15 +62,15 @@ func (s *Service) WatchInventory(request *inventoryv1.WatchInventoryRequest, str
 	if err != nil {
 		return reason.Status(err)
 	}
-	changes, cancel := s.watcher.Watch(ref)
+	changes, cancel := s.follower.Follow(ref)
 	defer cancel()
-	return reason.Status(watch.Send(stream.Context(), changes, func() (*inventoryv1.WatchInventoryResponse, error) {
+	return reason.Status(follow.Send(stream.Context(), changes, func() (*inventoryv1.WatchInventoryResponse, error) {
 		inventory, err := s.inventory(request.GetBmc())
 		if err != nil {
 			return nil, err
 		}
 		return &inventoryv1.WatchInventoryResponse{Inventory: inventory}, nil
-	}, stream.Send))
+	}, func(a, b *inventoryv1.WatchInventoryResponse) bool { return proto.Equal(a, b) }, stream.Send))
 }
 
 func (s *Service) inventory(bmc *referencev1.BMCReference) (*inventoryv1.Inventory, error) {

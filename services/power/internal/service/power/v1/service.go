@@ -10,18 +10,19 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"kubevirtbmc.dev/pkg/audit"
 	"kubevirtbmc.dev/pkg/grpcserver"
 	"kubevirtbmc.dev/pkg/hypervisor"
+	"kubevirtbmc.dev/pkg/hypervisor/follow"
 	powerv1 "kubevirtbmc.dev/proto/gen/go/bmc/power/v1"
 	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
 	"kubevirtbmc.dev/services/power/internal/machine"
 	"kubevirtbmc.dev/services/power/internal/record"
 	"kubevirtbmc.dev/services/power/internal/service/reason"
 	"kubevirtbmc.dev/services/power/internal/transition"
-	"kubevirtbmc.dev/services/power/internal/watch"
 )
 
 // Config of the service.
@@ -87,15 +88,15 @@ func (s *Service) WatchPower(request *powerv1.WatchPowerRequest, stream grpc.Ser
 	if err != nil {
 		return reason.Status(err)
 	}
-	changes, cancel := s.engine.Watch(ref)
+	changes, cancel := s.engine.Follow(ref)
 	defer cancel()
-	return reason.Status(watch.Send(stream.Context(), changes, func() (*powerv1.WatchPowerResponse, error) {
+	return reason.Status(follow.Send(stream.Context(), changes, func() (*powerv1.WatchPowerResponse, error) {
 		status, err := s.engine.Status(ref)
 		if err != nil {
 			return nil, err
 		}
 		return &powerv1.WatchPowerResponse{Status: message(status)}, nil
-	}, stream.Send))
+	}, func(a, b *powerv1.WatchPowerResponse) bool { return proto.Equal(a, b) }, stream.Send))
 }
 
 func (s *Service) resolve(bmc *referencev1.BMCReference) (hypervisor.Ref, error) {
