@@ -276,3 +276,14 @@ func (s *safeBuffer) String() string {
 	defer s.mu.Unlock()
 	return s.b.String()
 }
+
+// dialTLS opens a connection to the BMC's HTTPS port.
+func (b *bench) dialTLS() *tls.Conn {
+	b.t.Helper()
+	conn, err := tls.Dial("tcp", strings.TrimPrefix(b.base, "https://"), &tls.Config{InsecureSkipVerify: true})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	conn.SetDeadline(time.Now().Add(20 * time.Second))
+	return conn
+}

@@ -96,14 +96,15 @@ func New(cfg Config) (*Server, error) {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true) // Redfish clients speak HTTP/1.1.
 	s.http = &http.Server{
-		Handler:           http.HandlerFunc(s.serveHTTP),
-		ReadHeaderTimeout: readHeaderTimeout,
-		ReadTimeout:       readTimeout,
-		WriteTimeout:      writeTimeout,
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeaderBytes,
-		Protocols:         &protocols,
-		ConnState:         listener.ConnState,
+		Handler:                      http.HandlerFunc(s.serveHTTP),
+		ReadHeaderTimeout:            readHeaderTimeout,
+		ReadTimeout:                  readTimeout,
+		WriteTimeout:                 writeTimeout,
+		IdleTimeout:                  idleTimeout,
+		MaxHeaderBytes:               maxHeaderBytes,
+		Protocols:                    &protocols,
+		ConnState:                    listener.ConnState,
+		DisableGeneralOptionsHandler: true,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, connKey{}, c)
 		},
