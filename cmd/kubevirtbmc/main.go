@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 
+	"kubevirtbmc.dev/cmd/kubevirtbmc/internal/machines"
 	"kubevirtbmc.dev/cmd/kubevirtbmc/internal/registry"
 	"kubevirtbmc.dev/cmd/kubevirtbmc/internal/standalone"
 	"kubevirtbmc.dev/pkg/process"
@@ -32,6 +33,8 @@ func main() {
 	switch name {
 	case "standalone":
 		os.Exit(process.Exec(name, args, standalone.Configure(os.Stdout)))
+	case "simulator":
+		os.Exit(process.Exec(name, args, machines.ConfigureSimulator))
 	case "registry":
 		os.Exit(process.Exec(name, args, registry.Configure))
 	case "help", "-h", "--help":

@@ -82,7 +82,7 @@ func (c client) run(args ...string) result {
 	if cmd.ProcessState == nil {
 		c.t.Fatalf("run %s: %v", c.path, err)
 	}
-	return result{strings.TrimSpace(stdout.String()), strings.TrimSpace(stderr.String()), cmd.ProcessState.ExitCode()}
+	return result{strings.TrimRight(stdout.String(), " \n"), strings.TrimRight(stderr.String(), " \n"), cmd.ProcessState.ExitCode()}
 }
 
 // want runs the client and fails the test unless it succeeds and prints a text.

@@ -67,13 +67,14 @@ func TestIPMItool_bootDevice(t *testing.T) {
 	tool, api := ipmitool(t, s, 0), newREST(t, s, "sim-0")
 	for _, tc := range []struct {
 		args []string
+		// The machine has UEFI firmware: the mode is that whether asked for or not.
 		want override
 		// What `chassis bootparam get 5` prints of it.
 		texts []string
 	}{
 		{
 			[]string{"pxe"},
-			override{"BOOT_PERSISTENCE_ONCE", "BOOT_TARGET_PXE", "FIRMWARE_MODE_UNSPECIFIED"},
+			override{"BOOT_PERSISTENCE_ONCE", "BOOT_TARGET_PXE", "FIRMWARE_MODE_UEFI"},
 			[]string{"Boot Flag Valid", "Options apply to only next boot", "Force PXE"},
 		},
 		{
@@ -83,17 +84,17 @@ func TestIPMItool_bootDevice(t *testing.T) {
 		},
 		{
 			[]string{"disk", "options=persistent"},
-			override{"BOOT_PERSISTENCE_CONTINUOUS", "BOOT_TARGET_HDD", "FIRMWARE_MODE_UNSPECIFIED"},
+			override{"BOOT_PERSISTENCE_CONTINUOUS", "BOOT_TARGET_HDD", "FIRMWARE_MODE_UEFI"},
 			[]string{"Options apply to all future boots", "Force Boot from default Hard-Drive"},
 		},
 		{
 			[]string{"cdrom"},
-			override{"BOOT_PERSISTENCE_ONCE", "BOOT_TARGET_CD", "FIRMWARE_MODE_UNSPECIFIED"},
+			override{"BOOT_PERSISTENCE_ONCE", "BOOT_TARGET_CD", "FIRMWARE_MODE_UEFI"},
 			[]string{"Options apply to only next boot", "Force Boot from CD/DVD"},
 		},
 		{
 			[]string{"none"},
-			override{"BOOT_PERSISTENCE_DISABLED", "BOOT_TARGET_NONE", "FIRMWARE_MODE_UNSPECIFIED"},
+			override{"BOOT_PERSISTENCE_DISABLED", "BOOT_TARGET_NONE", "FIRMWARE_MODE_UEFI"},
 			[]string{"No override"},
 		},
 	} {

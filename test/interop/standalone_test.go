@@ -65,7 +65,7 @@ func TestStandalone_badStart_saysWhyItCanNotStart(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no machines":        {[]string{"standalone"}, "give --config, --simulate or both"},
+		"no machines":        {[]string{"standalone"}, "no machines"},
 		"missing file":       {[]string{"standalone", "--simulate", "1", "--config", "/nonexistent"}, "no such file"},
 		"API port in use":    {[]string{"standalone", "--simulate", "1", "--api-port", strings.TrimPrefix(s.API(), "127.0.0.1:")}, "address already in use"},
 		"too many":           {[]string{"standalone", "--simulate", "1000000"}, "--simulate 1000000"},
@@ -74,7 +74,7 @@ func TestStandalone_badStart_saysWhyItCanNotStart(t *testing.T) {
 		"unknown command":    {[]string{"explode"}, `unknown command "explode"`},
 		"certificate alone":  {[]string{"standalone", "--simulate", "1", "--tls-cert-file", "x"}, "go together"},
 		"IPMI port in use":   {[]string{"standalone", "--simulate", "1", "--ipmi-port", s.IPMIPort(0), "--redfish-port", fmt.Sprint(launch.FreePorts(t, 1)), "--api-port", fmt.Sprint(launch.FreePorts(t, 1))}, "can't be served"},
-		"no simulator there": {[]string{"standalone", "--simulator-address", "127.0.0.1:1"}, "--config"},
+		"no simulator there": {[]string{"standalone", "--simulator-address", "127.0.0.1:1"}, "--simulator-ca-file"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := program

@@ -39,7 +39,7 @@ bmc.set_power("reset")
 wait_for(bmc, "on")
 bmc.set_power("off")
 wait_for(bmc, "off")
-bmc.logout()
+bmc.ipmi_session.logout()
 try:
     command.Command(bmc="127.0.0.1", userid=user, password="wrong", port=port)
 except exceptions.IpmiException as error:

@@ -50,7 +50,7 @@ type ackKey struct {
 func New(bmcs []*registryv1.BMC) *Registry {
 	return &Registry{
 		bmcs:     bmcs,
-		revision: uint64(time.Now().UnixNano()), //nolint:gosec // Positive until 2262.
+		revision: uint64(time.Now().UnixNano()),
 		acks:     map[ackKey]*registryv1.Acknowledgement{},
 		changed:  make(chan struct{}),
 	}

@@ -6,6 +6,7 @@ package standalone
 import (
 	"fmt"
 	"net"
+	"os"
 	"os/exec"
 	"strings"
 
@@ -32,13 +33,13 @@ func (o Options) banner(file *config.File, credentials config.Credentials, token
 		fmt.Fprintf(&b, "  user %s, password as you gave it: the commands below take it from BMC_PASSWORD\n", credentials.Username)
 	}
 	if first.Username != "" || first.Password != "" {
-		username, password = `"$BMC_USERNAME"`, `"$BMC_PASSWORD"`
+		username, password = `"$BMC_USERNAME"`, `"$BMC_PASSWORD"` //nolint:gosec // Names of variables.
 		fmt.Fprintf(&b, "  the first BMC has credentials of its own: set BMC_USERNAME and BMC_PASSWORD for the commands below\n")
 	}
 	if o.Token == "" {
 		fmt.Fprintf(&b, "  API token %s (generated)\n", token)
 	} else {
-		token = "$KUBEVIRTBMC_TOKEN"
+		token = "$KUBEVIRTBMC_TOKEN" //nolint:gosec // Name of a variable.
 		fmt.Fprintf(&b, "  API token as you gave it: the commands below take it from KUBEVIRTBMC_TOKEN\n")
 	}
 
@@ -54,6 +55,9 @@ func (o Options) banner(file *config.File, credentials config.Credentials, token
 	call := "grpcurl"
 	if _, err := exec.LookPath(call); err != nil {
 		call = grpcurl
+		if _, err := os.Stat("bin/grpcurl"); err == nil { // `make test` has built it.
+			call = "bin/grpcurl"
+		}
 	}
 	fmt.Fprintf(&b, "\nTry %s/%s:\n", first.Namespace, first.Name)
 	for _, line := range []string{

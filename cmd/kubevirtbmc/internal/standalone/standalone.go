@@ -25,13 +25,13 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"kubevirtbmc.dev/cmd/kubevirtbmc/internal/config"
+	"kubevirtbmc.dev/cmd/kubevirtbmc/internal/machines"
 	"kubevirtbmc.dev/cmd/kubevirtbmc/internal/registry"
 	"kubevirtbmc.dev/pkg/certs"
 	"kubevirtbmc.dev/pkg/gateway"
 	"kubevirtbmc.dev/pkg/grpcclient"
 	"kubevirtbmc.dev/pkg/grpcserver"
 	"kubevirtbmc.dev/pkg/hypervisor"
-	"kubevirtbmc.dev/pkg/hypervisor/simulator"
 	"kubevirtbmc.dev/pkg/logkey"
 	"kubevirtbmc.dev/pkg/process"
 	"kubevirtbmc.dev/services/frontend-ipmi/ipmifrontend"
@@ -47,23 +47,18 @@ const (
 	drainTime = 5 * time.Second
 	// replica names the frontends to the registry.
 	replica = "standalone"
-	// largestSimulation bounds --simulate: each machine takes two ports.
-	largestSimulation = 20000
 )
 
 // Options are the command's flags.
 type Options struct {
-	ConfigFile       string
-	Simulate         int
-	SimulatorAddress string
-	SimulatorCA      string
-	SimulatorToken   string
-	Listen           string
-	Ports            config.Ports
-	APIPort          int
-	Token            string
-	TLSCert, TLSKey  string
-	CAOut            string
+	ConfigFile      string
+	Machines        machines.Source
+	Listen          string
+	Ports           config.Ports
+	APIPort         int
+	Token           string
+	TLSCert, TLSKey string
+	CAOut           string
 }
 
 // Configure adds the command's flags and returns what to run with them. The
@@ -74,10 +69,7 @@ func Configure(stdout io.Writer) func(*flag.FlagSet) process.Run {
 		process.SetDefault(flags, "log-format", "text")
 		var o Options
 		flags.StringVar(&o.ConfigFile, "config", "", "YAML `file` that names the BMCs; default: one for each simulated machine")
-		flags.IntVar(&o.Simulate, "simulate", 0, "make `N` simulated machines, sim-0 and on, in namespace default")
-		flags.StringVar(&o.SimulatorAddress, "simulator-address", "", "use the machines of the simulator process at `host:port`")
-		flags.StringVar(&o.SimulatorCA, "simulator-ca-file", "", "PEM `file` with the CA of the simulator process")
-		flags.StringVar(&o.SimulatorToken, "simulator-token-file", "", "`file` with the bearer token of the simulator process")
+		o.Machines.AddFlags(flags)
 		flags.StringVar(&o.Listen, "listen", "127.0.0.1", "`address` that all ports are opened on")
 		flags.IntVar(&o.Ports.IPMI, "ipmi-port", 6230, "UDP `port` of the first BMC; the others follow")
 		flags.IntVar(&o.Ports.Redfish, "redfish-port", 8443, "TCP `port` of the first BMC's Redfish over HTTPS; the others follow")
@@ -107,11 +99,10 @@ func run(ctx context.Context, p *process.Process, o Options, stdout io.Writer) e
 	if err != nil {
 		return err
 	}
-	machines, closeMachines, err := o.hypervisor(p.Log)
+	vms, followMachines, err := o.Machines.Open(p.Log)
 	if err != nil {
 		return err
 	}
-	defer closeMachines()
 	names := hypervisor.FixedNames{}
 	for _, bmc := range file.BMCs {
 		names[hypervisor.Ref{Namespace: bmc.Namespace, Name: bmc.Name}] = hypervisor.Ref{Namespace: bmc.Namespace, Name: bmc.VM}
@@ -130,22 +121,28 @@ func run(ctx context.Context, p *process.Process, o Options, stdout io.Writer) e
 		return err
 	}
 	memory := bufconn.Listen(256 << 10)
-	conn, err := grpcclient.Dial("passthrough:memory", grpcclient.Config{
-		Token: func() (string, error) { return inner, nil },
-		Options: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return memory.DialContext(ctx)
-		})},
+	inMemory := []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+		return memory.DialContext(ctx)
+	})}
+	conn, err := grpcclient.Dial("passthrough:frontends", grpcclient.Config{
+		Token: func() (string, error) { return inner, nil }, Options: inMemory,
 	})
 	if err != nil {
 		return err
 	}
 	defer conn.Close() //nolint:errcheck // In memory: there is nothing to lose.
-
-	power, err := powerservice.New(powerservice.Config{Hypervisor: machines, Resolver: names, Log: p.Log, Metrics: p.Registry})
+	// REST clients show tokens of their own: the gateway must have none.
+	restConn, err := grpcclient.Dial("passthrough:rest", grpcclient.Config{Options: inMemory})
 	if err != nil {
 		return err
 	}
-	media, err := mediaservice.New(mediaservice.Config{Hypervisor: machines, Resolver: names, Log: p.Log, Metrics: p.Registry})
+	defer restConn.Close() //nolint:errcheck // In memory: there is nothing to lose.
+
+	power, err := powerservice.New(powerservice.Config{Hypervisor: vms, Resolver: names, Log: p.Log, Metrics: p.Registry})
+	if err != nil {
+		return err
+	}
+	media, err := mediaservice.New(mediaservice.Config{Hypervisor: vms, Resolver: names, Log: p.Log, Metrics: p.Registry})
 	if err != nil {
 		return err
 	}
@@ -153,7 +150,7 @@ func run(ctx context.Context, p *process.Process, o Options, stdout io.Writer) e
 	media.Register(server)
 	reg.Register(server)
 	rest := gateway.NewMux()
-	if err := errors.Join(power.RegisterGateway(ctx, rest, conn), media.RegisterGateway(ctx, rest, conn)); err != nil {
+	if err := errors.Join(power.RegisterGateway(ctx, rest, restConn), media.RegisterGateway(ctx, rest, restConn)); err != nil {
 		return err
 	}
 	ipmi, err := ipmifrontend.New(ipmifrontend.Config{
@@ -190,6 +187,7 @@ func run(ctx context.Context, p *process.Process, o Options, stdout io.Writer) e
 		}
 		return nil
 	})
+	backends.Go(func() error { return followMachines(backendCtx) })
 	backends.Go(func() error { return power.Run(backendCtx) })
 	backends.Go(func() error { return media.Run(backendCtx) })
 	server.SetReady(true)
@@ -255,16 +253,16 @@ func unserved(problems []registry.Problem) error {
 // file returns the configuration: that of --config, else one BMC for each
 // simulated machine.
 func (o Options) file() (*config.File, error) {
-	if o.Simulate < 0 || o.Simulate > largestSimulation {
-		return nil, fmt.Errorf("--simulate %d is not between 0 and %d", o.Simulate, largestSimulation)
+	if err := o.Machines.Validate(); err != nil {
+		return nil, err
 	}
 	if o.ConfigFile != "" {
 		return config.Load(o.ConfigFile)
 	}
-	if o.Simulate == 0 {
-		return nil, errors.New("no BMC: give --config, --simulate or both")
+	if o.Machines.Simulate == 0 {
+		return nil, errors.New("no BMC: --config is needed where the machines are not simulated in this process")
 	}
-	return config.Simulated(o.Simulate), nil
+	return config.Simulated(o.Machines.Simulate), nil
 }
 
 // certificate returns what the TLS ports show: that of --tls-cert-file, else
@@ -304,20 +302,4 @@ func (o Options) certificate() (func() (*tls.Certificate, error), error) {
 		}
 	}
 	return func() (*tls.Certificate, error) { return leaf, nil }, nil
-}
-
-// hypervisor returns the machines: simulated ones of this process or those of a
-// simulator process.
-func (o Options) hypervisor(_ *slog.Logger) (hypervisor.Hypervisor, func(), error) {
-	if o.Simulate == 0 {
-		return nil, nil, errors.New("no machines: give --simulate")
-	}
-	sim := simulator.New(simulator.Config{Delays: simulator.RealisticDelays()})
-	for i := range o.Simulate {
-		ref := hypervisor.Ref{Namespace: "default", Name: fmt.Sprintf("sim-%d", i)}
-		if err := sim.AddMachine(simulator.Spec{Ref: ref}); err != nil {
-			return nil, nil, fmt.Errorf("make machine %s: %w", ref, err)
-		}
-	}
-	return sim, func() {}, nil
 }
