@@ -33,6 +33,12 @@ require (
 	golang.org/x/text v0.43.0 // indirect
 	google.golang.org/genproto/googleapis/api v0.0.0-20261110000943-09e21b237f2c // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20261104224025-d1e00e9f33ab // indirect
+	k8s.io/api v0.37.2 // indirect
+	k8s.io/apimachinery v0.37.2 // indirect
+	k8s.io/client-go v0.37.2 // indirect
+	kubevirt.io/api v1.8.4 // indirect
+	kubevirt.io/client-go v1.8.4 // indirect
+	kubevirt.io/containerized-data-importer-api v1.64.0 // indirect
 )
 
 replace (

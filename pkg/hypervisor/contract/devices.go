@@ -180,4 +180,3 @@ func foreignMedia(b *bed) {
 		b.Errorf("the foreign volume is now %q", got)
 	}
 }
-

@@ -253,7 +253,9 @@ func escalate(b *bed) {
 			b.Parallel()
 			ref, _ := b.started(Spec{RunStrategy: strategy, IgnoreACPI: true})
 			b.ok("stop", b.Hypervisor.Stop(b.Context(), ref, grace(10*b.Timeout)))
-			dying := func(m *hypervisor.Machine) bool { return m.Instance != nil && m.Instance.Deleting && !m.Instance.Phase.Final() }
+			dying := func(m *hypervisor.Machine) bool {
+				return m.Instance != nil && m.Instance.Deleting && !m.Instance.Phase.Final()
+			}
 			b.until(ref, "being deleted", dying)
 			b.stays(ref, "being deleted", dying)
 			if strategy == hypervisor.RunStrategyAlways {

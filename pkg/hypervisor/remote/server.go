@@ -5,11 +5,13 @@ package remote
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
 
 	"kubevirtbmc.dev/pkg/hypervisor"
 )
@@ -129,7 +131,7 @@ func (s *server) watch(stream grpc.ServerStream) error {
 		select {
 		case <-wake:
 		case <-stream.Context().Done():
-			return stream.Context().Err()
+			return status.FromContextError(stream.Context().Err()).Err()
 		}
 		mu.Lock()
 		changed := dirty
@@ -199,10 +201,12 @@ func (s *server) console(stream grpc.ServerStream) error {
 				return err
 			}
 		}
-		if err == io.EOF {
+		switch {
+		case stream.Context().Err() != nil:
+			return status.FromContextError(stream.Context().Err()).Err()
+		case errors.Is(err, io.EOF):
 			return nil
-		}
-		if err != nil {
+		case err != nil:
 			return err
 		}
 	}

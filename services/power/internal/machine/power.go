@@ -88,7 +88,7 @@ func (e *Engine) accept(ctx context.Context, ref hypervisor.Ref, action transiti
 			rec.Power.RunStrategy = ""
 		}
 		own = &record.Operation{
-			ID: rand.Text(), Action: action, Goal: goal, Phase: record.UnderWay,
+			ID: rand.Text(), Request: callctx.RequestID(ctx), Action: action, Goal: goal, Phase: record.UnderWay,
 			Start: now, Deadline: now.Add(e.deadline(m, goal)),
 			Holder: e.holder, Lease: now.Add(e.lease),
 		}
@@ -119,8 +119,7 @@ func (e *Engine) accept(ctx context.Context, ref hypervisor.Ref, action transiti
 		e.ended(ref, replaced)
 	}
 	if own.Active() {
-		e.logger(ref).Info("operation accepted",
-			slog.String(logkey.Request, callctx.RequestID(ctx)), slog.String(logkey.Action, string(action)), slog.String(logkey.Operation, own.ID))
+		e.operationLogger(ref, own).Info("operation accepted", slog.String(logkey.Action, string(action)))
 		e.queue.add(ref)
 	}
 	return own, nil
@@ -278,7 +277,8 @@ func (e *Engine) take(ctx context.Context, m *hypervisor.Machine, op *record.Ope
 	if err != nil {
 		return e.retry(ref, "write step", err)
 	}
-	if err := e.act(ctx, m, step, restored); err != nil {
+	// The id goes along to the hypervisor, for its logs.
+	if err := e.act(callctx.WithRequestID(ctx, op.Request), m, step, restored); err != nil {
 		e.metrics.stepFailed(step)
 		switch {
 		case errors.Is(err, hypervisor.ErrUnsupported), isInvalid(err):
@@ -289,7 +289,7 @@ func (e *Engine) take(ctx context.Context, m *hypervisor.Machine, op *record.Ope
 		return e.retry(ref, string(step), err)
 	}
 	e.succeeded(ref)
-	e.logger(ref).Info("step taken", slog.String(logkey.Operation, op.ID), slog.String(logkey.Action, string(step)))
+	e.operationLogger(ref, op).Info("step taken", slog.String(logkey.Action, string(step)))
 	if step.Completes() {
 		return e.finish(ctx, ref, op, record.Succeeded, "")
 	}
@@ -368,7 +368,7 @@ func (e *Engine) takeOver(ctx context.Context, ref hypervisor.Ref, op *record.Op
 	if err != nil {
 		return e.retry(ref, "take over", err)
 	}
-	e.logger(ref).Info("operation taken over", slog.String(logkey.Operation, op.ID), slog.String(logkey.Action, string(op.Action)))
+	e.operationLogger(ref, op).Info("operation taken over", slog.String(logkey.Action, string(op.Action)))
 	e.queue.add(ref)
 	return 0
 }
@@ -430,13 +430,13 @@ func (e *Engine) ended(ref hypervisor.Ref, op *record.Operation) {
 	entry.mu.Unlock()
 	e.metrics.ended(op)
 	attrs := []any{
-		slog.String(logkey.Operation, op.ID), slog.String(logkey.Action, string(op.Action)),
-		slog.String(logkey.State, string(op.Phase)), slog.Duration(logkey.Duration, op.End.Sub(op.Start)),
+		slog.String(logkey.Action, string(op.Action)), slog.String(logkey.State, string(op.Phase)),
+		slog.Duration(logkey.Duration, op.End.Sub(op.Start)),
 	}
 	if op.Phase == record.Failed {
-		e.logger(ref).Warn("operation failed", append(attrs, slog.String(logkey.Error, op.Message))...)
+		e.operationLogger(ref, op).Warn("operation failed", append(attrs, slog.String(logkey.Error, op.Message))...)
 	} else {
-		e.logger(ref).Info("operation ended", attrs...)
+		e.operationLogger(ref, op).Info("operation ended", attrs...)
 	}
 	e.followers.Changed(ref)
 }
@@ -521,6 +521,10 @@ func (e *Engine) waitsFor(m *hypervisor.Machine, rec *record.Record, op *record.
 	default:
 		return ""
 	}
+}
+
+func (e *Engine) operationLogger(ref hypervisor.Ref, op *record.Operation) *slog.Logger {
+	return e.logger(ref).With(slog.String(logkey.Operation, op.ID), slog.String(logkey.Request, op.Request))
 }
 
 func giveUpText(m *hypervisor.Machine) string {

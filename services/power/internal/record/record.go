@@ -54,10 +54,12 @@ const (
 
 // Operation is an accepted power action: the intent while it is under way.
 type Operation struct {
-	ID     string            `json:"id"`
-	Action transition.Action `json:"action"`
-	Goal   transition.Goal   `json:"goal"`
-	Phase  Phase             `json:"phase"`
+	ID string `json:"id"`
+	// Request is the id of the call that asked for it, for the logs.
+	Request string            `json:"request,omitempty"`
+	Action  transition.Action `json:"action"`
+	Goal    transition.Goal   `json:"goal"`
+	Phase   Phase             `json:"phase"`
 	// InstanceUID is the instance that there was at acceptance; empty when
 	// there was none.
 	InstanceUID string    `json:"instanceUID,omitempty"`
