@@ -51,7 +51,8 @@ func (m *machine) fault(verb Verb) error {
 	return faults[0]
 }
 
-// Done returns the last requests that the machine accepted, oldest first.
+// Done returns the last requests that the machine accepted, oldest first, but for
+// those to set its state.
 func (s *Simulator) Done(ref hypervisor.Ref) []Verb {
 	m, err := s.machine(ref)
 	if err != nil {

@@ -276,6 +276,7 @@ func observed(m *hypervisor.Machine, rec *record.Record, op *record.Operation) t
 		Strategy:         m.RunStrategy,
 		StartQueued:      m.StartQueued,
 		StartSent:        op != nil && time.Since(op.StartSent) < startSettle,
+		Ending:           transition.Ending(m),
 		NeedsNewInstance: needsNewInstance(m, rec),
 	}
 	if i := m.Instance; i != nil {

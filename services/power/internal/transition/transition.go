@@ -56,7 +56,10 @@ type Observed struct {
 	Fresh bool
 	// Ran: the instance's guest has run, however it ended.
 	Ran bool
-	// AtOnce: a Stopping instance has no grace period left to the guest.
+	// Ending: the instance is being deleted, or will be by a request already
+	// accepted.
+	Ending bool
+	// AtOnce: the instance has no grace period to leave to the guest.
 	AtOnce bool
 	// NeedsNewInstance: a boot override or a change of the template waits for a
 	// new instance.
@@ -77,7 +80,7 @@ func Observe(m *hypervisor.Machine) State {
 		return Failed
 	case i.Phase == hypervisor.PhaseUnknown:
 		return Lost
-	case i.Deleting || m.StopQueued || m.RunStrategy == hypervisor.RunStrategyHalted:
+	case Ending(m):
 		return Stopping
 	case i.Phase == hypervisor.PhaseRunning && i.Paused:
 		return Paused
@@ -86,6 +89,12 @@ func Observe(m *hypervisor.Machine) State {
 	default:
 		return Starting
 	}
+}
+
+// Ending tells whether a machine's instance is being deleted, or will be by a
+// request already accepted.
+func Ending(m *hypervisor.Machine) bool {
+	return m.Instance != nil && (m.Instance.Deleting || m.StopQueued || m.RunStrategy == hypervisor.RunStrategyHalted)
 }
 
 // Goal is what an accepted action is after.
@@ -184,6 +193,16 @@ func ifFresh(fresh, old rule) rule {
 	}
 }
 
+// ifEnding chooses by whether the instance is being deleted.
+func ifEnding(ending, staying rule) rule {
+	return func(o Observed) Step {
+		if o.Ending {
+			return ending(o)
+		}
+		return staying(o)
+	}
+}
+
 var (
 	wait = always(Wait)
 	done = always(Done)
@@ -211,7 +230,7 @@ var table = map[Goal][states]rule{
 		Succeeded: stayOff,
 		Failed:    stayOff,
 		Leaving:   stayOff,
-		Lost:      stop(StopAtOnce),
+		Lost:      ifEnding(hurry, stop(StopAtOnce)),
 	},
 	GoalShutdown: {
 		Absent:    stayOff,
@@ -222,7 +241,7 @@ var table = map[Goal][states]rule{
 		Succeeded: stayOff,
 		Failed:    stayOff,
 		Leaving:   stayOff,
-		Lost:      stop(StopGently),
+		Lost:      ifEnding(keepStopping, stop(StopGently)),
 	},
 	GoalCycle: {
 		Absent:    start,
@@ -233,7 +252,7 @@ var table = map[Goal][states]rule{
 		Succeeded: ifFresh(done, start),
 		Failed:    ifFresh(failedStart, start),
 		Leaving:   leaving,
-		Lost:      ifFresh(wait, stop(StopAtOnce)),
+		Lost:      ifFresh(wait, ifEnding(hurry, stop(StopAtOnce))),
 	},
 	GoalRenew: {
 		Absent:    start,
@@ -244,7 +263,7 @@ var table = map[Goal][states]rule{
 		Succeeded: ifFresh(done, start),
 		Failed:    ifFresh(failedStart, start),
 		Leaving:   leaving,
-		Lost:      ifFresh(wait, stop(StopGently)),
+		Lost:      ifFresh(wait, ifEnding(wait, stop(StopGently))),
 	},
 	GoalReset: {
 		Absent:    start,

@@ -50,10 +50,12 @@ func everything(f func(transition.Observed)) {
 						for _, ran := range bools {
 							for _, atOnce := range bools {
 								for _, needs := range bools {
-									f(transition.Observed{
-										State: transition.State(state), Strategy: strategy, StartQueued: queued, StartSent: sent,
-										Fresh: fresh, Ran: ran, AtOnce: atOnce, NeedsNewInstance: needs,
-									})
+									for _, ending := range bools {
+										f(transition.Observed{
+											State: transition.State(state), Strategy: strategy, StartQueued: queued, StartSent: sent,
+											Fresh: fresh, Ran: ran, Ending: ending, AtOnce: atOnce, NeedsNewInstance: needs,
+										})
+									}
 								}
 							}
 						}
