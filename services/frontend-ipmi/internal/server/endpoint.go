@@ -25,7 +25,7 @@ const refreshGUID = 30 * time.Second
 // endpoint is one BMC with its socket.
 type endpoint struct {
 	server    *Server
-	socket    *socket
+	socket    datagramConn
 	reference *referencev1.BMCReference
 
 	mu      sync.Mutex
@@ -41,7 +41,7 @@ type endpoint struct {
 	guidAt time.Time
 }
 
-func newEndpoint(s *Server, b *bmc, sock *socket) *endpoint {
+func newEndpoint(s *Server, b *bmc, sock datagramConn) *endpoint {
 	e := &endpoint{server: s, socket: sock, reference: b.reference, table: session.NewTable(s.cfg.Limits)}
 	e.setBMC(b, b.guid, &command.BootOptions{})
 	return e
@@ -304,7 +304,7 @@ func (e *endpoint) drain() {
 	e.mu.Lock()
 	e.closed = true
 	e.mu.Unlock()
-	_ = e.socket.conn.SetReadDeadline(time.Now()) // Ends the read; isClosed then ends the loop.
+	e.socket.stopReading() // isClosed then ends the loop.
 }
 
 // close ends all sessions and closes the socket.
@@ -318,7 +318,7 @@ func (e *endpoint) close() {
 	for s := range e.table.All() {
 		e.end(s, "no longer served here")
 	}
-	_ = e.socket.conn.Close()
+	e.socket.close()
 }
 
 func (e *endpoint) isClosed() bool {

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+	"time"
 )
 
 // maxDatagram is more than any IPMI request has: the longest message data of
@@ -20,6 +21,18 @@ const maxDatagram = 512
 type peer struct {
 	address netip.AddrPort
 	local   netip.Addr // Zero where the socket is bound to one address.
+}
+
+// datagramConn is what an endpoint needs of a socket.
+type datagramConn interface {
+	// read reads a datagram; control is scratch space of controlSize.
+	read(b, control []byte) (int, peer, error)
+	// write sends one from the address that the peer asked.
+	write(b []byte, to peer) error
+	// stopReading makes read fail from now on.
+	stopReading()
+	close()
+	port() uint16
 }
 
 // socket is a UDP socket that answers from the address that was asked.
@@ -45,3 +58,7 @@ func listen(ctx context.Context, host string, port uint16) (*socket, error) {
 
 // port is the one that the socket listens on.
 func (s *socket) port() uint16 { return s.conn.LocalAddr().(*net.UDPAddr).AddrPort().Port() }
+
+func (s *socket) stopReading() { _ = s.conn.SetReadDeadline(time.Now()) }
+
+func (s *socket) close() { _ = s.conn.Close() }

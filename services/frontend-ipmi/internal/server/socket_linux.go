@@ -34,7 +34,6 @@ func trackLocal(conn *net.UDPConn) error {
 	return nil
 }
 
-// read reads a datagram. control is scratch space of controlSize.
 func (s *socket) read(b, control []byte) (int, peer, error) {
 	if !s.tracksLocal {
 		n, from, err := s.conn.ReadFromUDPAddrPort(b)
@@ -66,7 +65,6 @@ func localAddress(control []byte) netip.Addr {
 	return netip.Addr{}
 }
 
-// write sends a datagram from the address that the peer asked.
 func (s *socket) write(b []byte, to peer) error {
 	if !to.local.IsValid() {
 		_, err := s.conn.WriteToUDPAddrPort(b, to.address)

@@ -1,0 +1,444 @@
+// SPDX-FileCopyrightText: The KubeVirtBMC Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package command_test
+
+import (
+	"context"
+	"encoding/hex"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	"kubevirtbmc.dev/pkg/grpcstatus"
+	bootv1 "kubevirtbmc.dev/proto/gen/go/bmc/boot/v1"
+	errorsv1 "kubevirtbmc.dev/proto/gen/go/bmc/errors/v1"
+	powerv1 "kubevirtbmc.dev/proto/gen/go/bmc/power/v1"
+	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
+	"kubevirtbmc.dev/services/frontend-ipmi/internal/command"
+	"kubevirtbmc.dev/services/frontend-ipmi/internal/ipmi"
+	"kubevirtbmc.dev/services/frontend-ipmi/internal/rmcpplus"
+)
+
+// fakePower is the power side of one machine.
+type fakePower struct {
+	status *powerv1.PowerStatus
+	err    error
+	did    []powerv1.PowerAction
+}
+
+func (f *fakePower) Status(context.Context, *referencev1.BMCReference) (*powerv1.PowerStatus, error) {
+	return f.status, f.err
+}
+
+func (f *fakePower) Transition(_ context.Context, _ *referencev1.BMCReference, action powerv1.PowerAction) error {
+	f.did = append(f.did, action)
+	return f.err
+}
+
+// fakeBoot is the boot side of one machine.
+type fakeBoot struct {
+	status *bootv1.BootStatus
+	err    error
+}
+
+func (f *fakeBoot) Status(context.Context, *referencev1.BMCReference) (*bootv1.BootStatus, error) {
+	return f.status, f.err
+}
+
+func (f *fakeBoot) SetOverride(_ context.Context, _ *referencev1.BMCReference, override *bootv1.BootOverride) error {
+	if f.err == nil {
+		f.status.Override = override
+	}
+	return f.err
+}
+
+// bench is a mux with a machine of its own.
+type bench struct {
+	power  fakePower
+	boot   fakeBoot
+	mux    *command.Mux
+	target command.Target
+}
+
+func newBench() *bench {
+	b := &bench{
+		power: fakePower{status: &powerv1.PowerStatus{State: powerv1.PowerState_POWER_STATE_OFF}},
+		boot:  fakeBoot{status: &bootv1.BootStatus{Mode: bootv1.FirmwareMode_FIRMWARE_MODE_UEFI}},
+		target: command.Target{
+			DeviceGUID: ipmi.GUID{0xD0}, SystemGUID: ipmi.GUID{0x50},
+			Suites: []*rmcpplus.Suite{rmcpplus.Suite17, rmcpplus.Suite3}, Options: &command.BootOptions{},
+		},
+	}
+	b.mux = command.New(command.Config{Power: &b.power, Boot: &b.boot, Firmware: command.Firmware{Major: 1, Minor: 42}})
+	return b
+}
+
+func session(level ipmi.Privilege) *command.Session {
+	return &command.Session{ID: 0x01020304, Level: level, Max: level}
+}
+
+// send sends a request written as "netFn command data" in hexadecimal and
+// returns the completion code and data of its answer in the same way.
+func (b *bench) send(t *testing.T, s *command.Session, request string) string {
+	t.Helper()
+	raw, err := hex.DecodeString(strings.ReplaceAll(request, " ", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &command.Request{
+		Message: ipmi.Message{ToAddress: ipmi.AddressBMC, NetFn: ipmi.NetFn(raw[0]), Command: raw[1], Data: raw[2:]},
+		Target:  &b.target, Session: s,
+	}
+	found, code := b.mux.Find(r)
+	var data []byte
+	if found != nil {
+		code, data = found.Handle(t.Context(), r)
+	}
+	return strings.TrimSpace(code.String() + " " + hex.EncodeToString(data))
+}
+
+func TestCommands(t *testing.T) {
+	t.Parallel()
+	admin := func() *command.Session { return session(ipmi.PrivilegeAdministrator) }
+	user := func() *command.Session { return session(ipmi.PrivilegeUser) }
+	operator := func() *command.Session { return session(ipmi.PrivilegeOperator) }
+	none := func() *command.Session { return nil }
+	guid := strings.Repeat("00", 15)
+	for name, tc := range map[string]struct {
+		session func() *command.Session
+		request string
+		want    string
+	}{
+		"Get Device ID":                        {user, "06 01", "00 2001014202800000000000" + "00000000"},
+		"Get Device ID with data":              {user, "06 01 00", "c7"},
+		"Get Device ID outside of a session":   {none, "06 01", "d4"},
+		"Cold Reset":                           {admin, "06 02", "00"},
+		"Cold Reset by an operator":            {operator, "06 02", "d4"},
+		"Warm Reset":                           {admin, "06 03", "00"},
+		"Get Self Test Results":                {user, "06 04", "00 5500"},
+		"Get Device GUID":                      {user, "06 08", "00 d0" + guid},
+		"Get System GUID":                      {user, "06 37", "00 50" + guid},
+		"Get System GUID before a session":     {none, "06 37", "00 50" + guid},
+		"Capabilities, for v1.5":               {none, "06 38 0e04", "00 0100040000000000"},
+		"Capabilities, for v2.0":               {none, "06 38 8e04", "00 0180040200000000"},
+		"Capabilities of channel 1":            {none, "06 38 8104", "00 0180040200000000"},
+		"Capabilities within a session":        {user, "06 38 8e04", "00 0180040200000000"},
+		"Capabilities of another channel":      {none, "06 38 8204", "cc"},
+		"Capabilities for no privilege":        {none, "06 38 8e00", "cc"},
+		"Capabilities without data":            {none, "06 38", "c7"},
+		"Cipher suites":                        {none, "06 54 0e0080", "00 01c011034481c003014181"},
+		"Cipher suites, beyond the end":        {none, "06 54 0e0081", "00 01"},
+		"Cipher suites, last index":            {none, "06 54 0e00bf", "00 01"},
+		"Cipher suites, by algorithm":          {none, "06 54 0e0000", "00 01034481014181"},
+		"Cipher suites of another channel":     {none, "06 54 030080", "cc"},
+		"Set Session Privilege, query":         {admin, "06 3b 00", "00 04"},
+		"Set Session Privilege, within limit":  {admin, "06 3b 03", "00 03"},
+		"Set Session Privilege, above limit":   {operator, "06 3b 04", "81"},
+		"Set Session Privilege, callback":      {admin, "06 3b 01", "cc"},
+		"Set Session Privilege, OEM":           {admin, "06 3b 05", "80"},
+		"Set Session Privilege, reserved":      {admin, "06 3b 06", "cc"},
+		"Set Session Privilege, no session":    {none, "06 3b 04", "d4"},
+		"Close Session, own":                   {user, "06 3c 04030201", "00"},
+		"Close Session, another's":             {admin, "06 3c 05030201", "87"},
+		"Close Session, by handle":             {admin, "06 3c 0000000001", "87"},
+		"Close Session, cut off":               {admin, "06 3c 040302", "c7"},
+		"session challenge of v1.5":            {none, "06 39 0261646d696e0000000000000000000000", "c1"},
+		"Activate Session of v1.5":             {none, "06 3a", "c1"},
+		"unknown command":                      {admin, "06 7f", "c1"},
+		"unknown command before a session":     {none, "06 7f", "d4"},
+		"HPM.2 probe":                          {admin, "2c 3e 00", "c1"},
+		"PICMG probe":                          {admin, "2c 00 00", "c1"},
+		"DCMI":                                 {admin, "2c 01 dc01", "c1"},
+		"OEM":                                  {admin, "30 01", "c1"},
+		"SDR, not served yet":                  {admin, "0a 20", "c1"},
+		"Get Chassis Capabilities":             {user, "00 00", "00 0020202020"},
+		"Get Chassis Status":                   {user, "00 01", "00 600000"},
+		"Chassis Control, off":                 {operator, "00 02 00", "00"},
+		"Chassis Control by a reader":          {user, "00 02 00", "d4"},
+		"Chassis Control, diagnostic":          {operator, "00 02 04", "c9"},
+		"Chassis Control, reserved":            {operator, "00 02 06", "c9"},
+		"Chassis Control without data":         {operator, "00 02", "c7"},
+		"Chassis Control with too much":        {operator, "00 02 0000", "c7"},
+		"Chassis Identify":                     {operator, "00 04", "00"},
+		"Chassis Identify for 15 s":            {operator, "00 04 0f00", "00"},
+		"Power restore policy, query":          {operator, "00 06 03", "00 00"},
+		"Power restore policy, set":            {operator, "00 06 02", "d6"},
+		"Power restore policy, reserved":       {operator, "00 06 04", "cc"},
+		"Get System Restart Cause":             {user, "00 07", "00 0000"},
+		"POH counter, not served":              {user, "00 0f", "c1"},
+		"boot options, read by a reader":       {user, "00 09 050000", "d4"},
+		"boot options, parameter 1":            {operator, "00 09 010000", "80"},
+		"boot options, set parameter 7":        {operator, "00 08 0700", "80"},
+		"boot options, OEM parameter":          {operator, "00 09 600000", "80"},
+		"boot options, progress":               {operator, "00 09 000000", "00 010000"},
+		"boot options, no override":            {operator, "00 09 050000", "00 01050000000000"},
+		"boot options, flags cut off":          {operator, "00 08 05e0040000", "c7"},
+		"boot options, floppy":                 {operator, "00 08 05803c000000", "cc"},
+		"boot options, BIOS setup":             {operator, "00 08 058018000000", "cc"},
+		"boot options, progress of two bytes":  {operator, "00 08 000100", "c7"},
+		"boot options, reserved progress":      {operator, "00 08 0003", "cc"},
+		"boot options, get without a selector": {operator, "00 09 05", "c7"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := newBench().send(t, tc.session(), tc.request); got != tc.want {
+				t.Errorf("%s = %q, want %q", tc.request, got, tc.want)
+			}
+		})
+	}
+}
+
+func TestFind_otherAddressAndLUN(t *testing.T) {
+	t.Parallel()
+	b := newBench()
+	r := &command.Request{Message: ipmi.Message{ToAddress: 0x82, NetFn: ipmi.NetFnApp, Command: 1}, Target: &b.target, Session: session(ipmi.PrivilegeUser)}
+	if _, code := b.mux.Find(r); code != ipmi.DestinationNotThere {
+		t.Errorf("a request to be bridged: %v", code)
+	}
+	r.ToAddress, r.ToLUN = ipmi.AddressBMC, 2
+	if _, code := b.mux.Find(r); code != ipmi.InvalidForLUN {
+		t.Errorf("a request to LUN 2: %v", code)
+	}
+}
+
+func TestMux_Handle_twicePanics(t *testing.T) {
+	t.Parallel()
+	m := command.NewMux()
+	m.Handle(ipmi.NetFnApp, 1, command.Command{Name: "a"})
+	defer func() {
+		if recover() == nil {
+			t.Error("a second command in the same place was taken")
+		}
+	}()
+	m.Handle(ipmi.NetFnApp, 1, command.Command{Name: "b"})
+}
+
+func TestSessionCommands_changeTheSession(t *testing.T) {
+	t.Parallel()
+	b := newBench()
+	s := session(ipmi.PrivilegeAdministrator)
+	b.send(t, s, "06 3b 03")
+	if s.Level != ipmi.PrivilegeOperator || s.Max != ipmi.PrivilegeAdministrator {
+		t.Errorf("session after Set Session Privilege Level: %+v", s)
+	}
+	b.send(t, s, "06 3c 04030201")
+	if !s.Closed {
+		t.Error("Close Session did not close")
+	}
+}
+
+func TestCapabilities_tellKg(t *testing.T) {
+	t.Parallel()
+	b := newBench()
+	b.target.HasKg = true
+	if got, want := b.send(t, nil, "06 38 8e04"), "00 0180240200000000"; got != want {
+		t.Errorf("capabilities = %q, want %q", got, want)
+	}
+}
+
+func TestChassisStatus_states(t *testing.T) {
+	t.Parallel()
+	on := &powerv1.Operation{Action: powerv1.PowerAction_POWER_ACTION_ON}
+	for name, tc := range map[string]struct {
+		status *powerv1.PowerStatus
+		want   string
+	}{
+		"on":             {&powerv1.PowerStatus{State: powerv1.PowerState_POWER_STATE_ON, RestorePolicy: powerv1.RestorePolicy_RESTORE_POLICY_ALWAYS_ON}, "00 410000"},
+		"on by command":  {&powerv1.PowerStatus{State: powerv1.PowerState_POWER_STATE_ON, Operation: on, RestorePolicy: powerv1.RestorePolicy_RESTORE_POLICY_PREVIOUS}, "00 211000"},
+		"off":            {&powerv1.PowerStatus{State: powerv1.PowerState_POWER_STATE_OFF, Operation: on, RestorePolicy: powerv1.RestorePolicy_RESTORE_POLICY_ALWAYS_OFF}, "00 000000"},
+		"powering on":    {&powerv1.PowerStatus{State: powerv1.PowerState_POWER_STATE_POWERING_ON}, "00 610000"},
+		"powering off":   {&powerv1.PowerStatus{State: powerv1.PowerState_POWER_STATE_POWERING_OFF}, "00 610000"},
+		"paused":         {&powerv1.PowerStatus{State: powerv1.PowerState_POWER_STATE_PAUSED}, "00 610000"},
+		"unknown":        {&powerv1.PowerStatus{State: powerv1.PowerState_POWER_STATE_UNKNOWN}, "ce"},
+		"nothing at all": {nil, "ce"},
+	} {
+		b := newBench()
+		b.power.status = tc.status
+		if got := b.send(t, session(ipmi.PrivilegeUser), "00 01"); got != tc.want {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
+func TestChassisControl_actions(t *testing.T) {
+	t.Parallel()
+	b := newBench()
+	for _, control := range []string{"00", "01", "02", "03", "05"} {
+		b.send(t, session(ipmi.PrivilegeOperator), "00 02 "+control)
+	}
+	want := []powerv1.PowerAction{
+		powerv1.PowerAction_POWER_ACTION_FORCE_OFF, powerv1.PowerAction_POWER_ACTION_ON, powerv1.PowerAction_POWER_ACTION_POWER_CYCLE,
+		powerv1.PowerAction_POWER_ACTION_FORCE_RESTART, powerv1.PowerAction_POWER_ACTION_GRACEFUL_SHUTDOWN,
+	}
+	if diff := cmp.Diff(want, b.power.did); diff != "" {
+		t.Errorf("actions mismatch (-want +got)\n%s", diff)
+	}
+	b.power.err = grpcstatus.New(errorsv1.Reason_REASON_INVALID_POWER_STATE, "off")
+	if got := b.send(t, session(ipmi.PrivilegeOperator), "00 02 02"); got != "d5" {
+		t.Errorf("cycle of a machine that is off: %q, want d5", got)
+	}
+	for _, request := range []string{"00 01", "00 07"} {
+		if got := b.send(t, session(ipmi.PrivilegeOperator), request); got != "d5" {
+			t.Errorf("%s with an error of the backend: %q", request, got)
+		}
+	}
+}
+
+func TestRestartCause(t *testing.T) {
+	t.Parallel()
+	for action, want := range map[powerv1.PowerAction]string{
+		powerv1.PowerAction_POWER_ACTION_POWER_CYCLE:       "00 0101",
+		powerv1.PowerAction_POWER_ACTION_PUSH_POWER_BUTTON: "00 0300",
+		powerv1.PowerAction_POWER_ACTION_FORCE_OFF:         "00 0000",
+	} {
+		b := newBench()
+		b.power.status.Operation = &powerv1.Operation{Action: action}
+		if got := b.send(t, session(ipmi.PrivilegeUser), "00 07"); got != want {
+			t.Errorf("%v: %q, want %q", action, got, want)
+		}
+	}
+}
+
+// Every bit of the flags that a client wrote comes back, and the override that
+// they mean is set.
+func TestBootFlags_writtenByIPMI(t *testing.T) {
+	t.Parallel()
+	once, always := bootv1.BootPersistence_BOOT_PERSISTENCE_ONCE, bootv1.BootPersistence_BOOT_PERSISTENCE_CONTINUOUS
+	off := bootv1.BootPersistence_BOOT_PERSISTENCE_DISABLED
+	uefi, keep := bootv1.FirmwareMode_FIRMWARE_MODE_UEFI, bootv1.FirmwareMode_FIRMWARE_MODE_UNSPECIFIED
+	none := bootv1.BootTarget_BOOT_TARGET_NONE
+	for flags, want := range map[string]*bootv1.BootOverride{
+		"e004000000": {Persistence: always, Target: bootv1.BootTarget_BOOT_TARGET_PXE, Mode: uefi},
+		"a004000000": {Persistence: once, Target: bootv1.BootTarget_BOOT_TARGET_PXE, Mode: uefi},
+		"8004000000": {Persistence: once, Target: bootv1.BootTarget_BOOT_TARGET_PXE, Mode: keep},
+		"8008000000": {Persistence: once, Target: bootv1.BootTarget_BOOT_TARGET_HDD, Mode: keep},
+		"e024000000": {Persistence: always, Target: bootv1.BootTarget_BOOT_TARGET_HDD, Mode: uefi},
+		"802c000000": {Persistence: once, Target: bootv1.BootTarget_BOOT_TARGET_HDD, Mode: keep},
+		"8014000000": {Persistence: once, Target: bootv1.BootTarget_BOOT_TARGET_CD, Mode: keep},
+		"8020000000": {Persistence: once, Target: bootv1.BootTarget_BOOT_TARGET_CD, Mode: keep},
+		"c104aa5581": {Persistence: always, Target: bootv1.BootTarget_BOOT_TARGET_PXE, Mode: keep},
+		"8000000000": {Persistence: off, Target: none},
+		"e000000000": {Persistence: off, Target: none},
+		"2004000000": {Persistence: off, Target: none},
+		"0000000000": {Persistence: off, Target: none},
+	} {
+		b := newBench()
+		s := session(ipmi.PrivilegeOperator)
+		if got := b.send(t, s, "00 08 05"+flags); got != "00" {
+			t.Errorf("%s: set = %q", flags, got)
+		}
+		want.BootFlags, _ = hex.DecodeString(flags)
+		if diff := cmp.Diff(want, b.boot.status.GetOverride(), protocmp.Transform()); diff != "" {
+			t.Errorf("%s: override mismatch (-want +got)\n%s", flags, diff)
+		}
+		if got := b.send(t, s, "00 09 050000"); got != "00 0105"+flags {
+			t.Errorf("%s: get = %q", flags, got)
+		}
+	}
+}
+
+func TestBootFlags_setOtherwise(t *testing.T) {
+	t.Parallel()
+	once, always := bootv1.BootPersistence_BOOT_PERSISTENCE_ONCE, bootv1.BootPersistence_BOOT_PERSISTENCE_CONTINUOUS
+	pxe, hdd, cd := bootv1.BootTarget_BOOT_TARGET_PXE, bootv1.BootTarget_BOOT_TARGET_HDD, bootv1.BootTarget_BOOT_TARGET_CD
+	uefi, legacy := bootv1.FirmwareMode_FIRMWARE_MODE_UEFI, bootv1.FirmwareMode_FIRMWARE_MODE_LEGACY
+	for name, tc := range map[string]struct {
+		machine  bootv1.FirmwareMode
+		override *bootv1.BootOverride
+		want     string
+	}{
+		"network once on a UEFI machine":   {uefi, &bootv1.BootOverride{Persistence: once, Target: pxe}, "a004000000"},
+		"network once on a BIOS machine":   {legacy, &bootv1.BootOverride{Persistence: once, Target: pxe}, "8004000000"},
+		"disk for good, UEFI asked for":    {legacy, &bootv1.BootOverride{Persistence: always, Target: hdd, Mode: uefi}, "e008000000"},
+		"CD once, BIOS asked for":          {uefi, &bootv1.BootOverride{Persistence: once, Target: cd, Mode: legacy}, "8014000000"},
+		"no override":                      {uefi, &bootv1.BootOverride{Persistence: bootv1.BootPersistence_BOOT_PERSISTENCE_DISABLED, Target: bootv1.BootTarget_BOOT_TARGET_NONE}, "0000000000"},
+		"flags of an impossible length":    {uefi, &bootv1.BootOverride{Persistence: once, Target: pxe, BootFlags: []byte{1}}, "a004000000"},
+		"nothing said":                     {uefi, nil, "0000000000"},
+		"a target of no device, mode once": {uefi, &bootv1.BootOverride{Persistence: once, Target: bootv1.BootTarget_BOOT_TARGET_NONE}, "a000000000"},
+	} {
+		b := newBench()
+		b.boot.status = &bootv1.BootStatus{Mode: tc.machine, Override: tc.override}
+		if got := b.send(t, session(ipmi.PrivilegeOperator), "00 09 050000"); got != "00 0105"+tc.want {
+			t.Errorf("%s: %q, want %s", name, got, tc.want)
+		}
+	}
+}
+
+func TestBootFlags_backendRefuses(t *testing.T) {
+	t.Parallel()
+	b := newBench()
+	b.boot.err = grpcstatus.New(errorsv1.Reason_REASON_NO_BOOT_DEVICE, "no CD drive")
+	s := session(ipmi.PrivilegeOperator)
+	if got := b.send(t, s, "00 08 858014000000"); got != "d5" {
+		t.Errorf("set = %q, want d5", got)
+	}
+	b.boot.err = nil
+	if got := b.send(t, s, "00 09 050000"); got != "00 01050000000000" {
+		t.Errorf("get after a refusal = %q", got)
+	}
+	b.boot.err = grpcstatus.New(errorsv1.Reason_REASON_BMC_NOT_FOUND, "gone")
+	if got := b.send(t, s, "00 09 050000"); got != "d3" {
+		t.Errorf("get = %q, want d3", got)
+	}
+}
+
+func TestBootOptions_keptByTheFrontend(t *testing.T) {
+	t.Parallel()
+	b := newBench()
+	s := session(ipmi.PrivilegeOperator)
+	for _, step := range []struct{ request, want string }{
+		{"00 08 0308", "00"}, // As Ironic sends it.
+		{"00 09 030000", "00 010308"},
+		{"00 08 040101", "00"}, // As ipmitool sends it.
+		{"00 09 040000", "00 01040001"},
+		{"00 08 041818", "00"}, // Only the bits of the mask change.
+		{"00 09 040000", "00 01040019"},
+		{"00 08 040100", "00"},
+		{"00 09 040000", "00 01040018"},
+		{"00 08 83", "00"}, // Without data: the mark alone.
+		{"00 09 030000", "00 018308"},
+		{"00 08 03", "00"},
+		{"00 09 030000", "00 010308"},
+		{"00 08 85", "00"},
+		{"00 09 050000", "00 01850000000000"},
+		{"00 08 058004000000", "00"},
+		{"00 09 050000", "00 01058004000000"},
+	} {
+		if got := b.send(t, s, step.request); got != step.want {
+			t.Errorf("%s = %q, want %q", step.request, got, step.want)
+		}
+	}
+}
+
+func TestBootOptions_setInProgress(t *testing.T) {
+	t.Parallel()
+	b := newBench()
+	first, second := session(ipmi.PrivilegeOperator), &command.Session{ID: 2, Level: ipmi.PrivilegeOperator, Max: ipmi.PrivilegeOperator}
+	for _, step := range []struct {
+		session       *command.Session
+		request, want string
+	}{
+		{first, "00 08 0001", "00"},
+		{first, "00 09 000000", "00 010001"},
+		{second, "00 08 0001", "81"},
+		{second, "00 08 058004000000", "00"}, // Needs no progress of its own.
+		{first, "00 08 0002", "00"},
+		{first, "00 08 0000", "00"},
+		{second, "00 08 0001", "00"},
+	} {
+		if got := b.send(t, step.session, step.request); got != step.want {
+			t.Errorf("session %x, %s = %q, want %q", step.session.ID, step.request, got, step.want)
+		}
+	}
+	b.target.Options.SessionEnded(first.ID) // Not the one in progress.
+	if got := b.send(t, first, "00 08 0001"); got != "81" {
+		t.Errorf("while another session is in progress: %q", got)
+	}
+	b.target.Options.SessionEnded(second.ID)
+	if got := b.send(t, first, "00 08 0001"); got != "00" {
+		t.Errorf("after the session in progress ended: %q", got)
+	}
+}
