@@ -1,0 +1,404 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The KubeVirtBMC Authors
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"log"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	kvv1 "kubevirt.io/api/core/v1"
+	"kubevirt.io/client-go/kubecli"
+)
+
+const (
+	// tickEvery is how finely time passes for guests.
+	tickEvery = 100 * time.Millisecond
+	// heartbeatEvery is how often the node is marked as alive; virt-controller
+	// gives up on it after five minutes.
+	heartbeatEvery = 30 * time.Second
+	// resendEvery is how often virt-handler presses the power button again,
+	// since a guest that boots misses it.
+	resendEvery = 5 * time.Second
+	// defaultGrace is the time to shut down that a VMI which names none gets.
+	defaultGrace = 30 * time.Second
+)
+
+// handler is the stand-in for virt-handler.
+type handler struct {
+	client kubecli.KubevirtClient
+	node   string
+	// instances holds the VMIs on this node, by namespace/name.
+	instances cache.Store
+
+	mu sync.Mutex
+	// lives holds what runs, by the VMI's UID.
+	lives map[types.UID]*life
+	calls []string
+}
+
+// life is a machine with what virt-handler knows of it.
+type life struct {
+	*machine
+	pods []types.UID
+	// shutdownSince is when the power button was first pressed for a VMI that
+	// is being deleted, pressed when it last was.
+	shutdownSince, pressed time.Time
+	// seen says that the pod's process was there once.
+	seen bool
+	// stored is the resource version that our last update made; a VMI that the
+	// cache holds in an older one is not acted upon.
+	stored string
+}
+
+// runHandler runs until something is wrong.
+func runHandler() error {
+	client, err := kubecli.GetKubevirtClient()
+	if err != nil {
+		return err
+	}
+	h := &handler{client: client, node: os.Getenv("NODE_NAME"), lives: map[types.UID]*life{}}
+	ctx := context.Background()
+	selector := kvv1.NodeNameLabel + "=" + h.node
+	changed := make(chan struct{}, 1)
+	poke := func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+	store, informer := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: &cache.ListWatch{
+			ListFunc: func(o metav1.ListOptions) (runtime.Object, error) {
+				o.LabelSelector = selector
+				return client.VirtualMachineInstance("").List(ctx, o)
+			},
+			WatchFunc: func(o metav1.ListOptions) (watch.Interface, error) {
+				o.LabelSelector = selector
+				return client.VirtualMachineInstance("").Watch(ctx, o)
+			},
+		},
+		ObjectType: &kvv1.VirtualMachineInstance{},
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc:    func(any) { poke() },
+			UpdateFunc: func(any, any) { poke() },
+			DeleteFunc: func(any) { poke() },
+		},
+	})
+	h.instances = store
+	failed := make(chan error, 2)
+	h.serve(failed)
+	go informer.Run(ctx.Done())
+	go func() {
+		for ; ; time.Sleep(heartbeatEvery) {
+			if err := h.heartbeat(ctx); err != nil {
+				log.Print("heartbeat: ", err)
+			}
+		}
+	}()
+	for tick := time.NewTicker(tickEvery); ; {
+		select {
+		case err := <-failed:
+			return err
+		case <-changed:
+		case <-tick.C:
+			h.tick()
+		}
+		if informer.HasSynced() {
+			h.reconcile(ctx)
+		}
+	}
+}
+
+// heartbeat marks the node as one that machines can be scheduled to. Labels of
+// KubeVirt's own are all that its admission policy lets virt-handler change.
+func (h *handler) heartbeat(ctx context.Context) error {
+	patch := fmt.Sprintf(`{"metadata":{"labels":{"kubevirt.io/schedulable":"true","machine-type.node.kubevirt.io/q35":"true"},"annotations":{"kubevirt.io/heartbeat":%q}}}`, time.Now().UTC().Format(time.RFC3339))
+	_, err := h.client.CoreV1().Nodes().Patch(ctx, h.node, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
+	return err
+}
+
+// tick lets time pass in all machines.
+func (h *handler) tick() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, l := range h.lives {
+		l.tick(tickEvery)
+	}
+}
+
+// reconcile brings machines and VMIs together.
+func (h *handler) reconcile(ctx context.Context) {
+	uids := map[types.UID]bool{}
+	for _, o := range h.instances.List() {
+		vmi := o.(*kvv1.VirtualMachineInstance)
+		uids[vmi.UID] = true
+		h.sync(ctx, vmi.DeepCopy())
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for uid, l := range h.lives {
+		if !uids[uid] { // deleted by force
+			l.destroy()
+			endPods(l.pods)
+			delete(h.lives, uid)
+		}
+	}
+}
+
+// sync does what is due for one VMI.
+func (h *handler) sync(ctx context.Context, vmi *kvv1.VirtualMachineInstance) {
+	l := h.life(vmi.UID)
+	if l != nil && older(vmi.ResourceVersion, l.stored) {
+		return
+	}
+	switch {
+	case vmi.IsFinal():
+		if l != nil {
+			l.destroy()
+			endPods(l.pods)
+			h.mu.Lock()
+			delete(h.lives, vmi.UID)
+			h.mu.Unlock()
+		}
+		return
+	case l == nil && vmi.DeletionTimestamp != nil:
+		// Stopped before it ran.
+		setPhase(vmi, kvv1.Failed)
+	case l == nil && (vmi.Status.Phase == kvv1.Scheduled || vmi.Status.Phase == kvv1.Running):
+		// Running without a machine: this program was started anew.
+		l = &life{machine: newMachine(vmi)}
+		if s := vmi.Spec.StartStrategy; s != nil && *s == kvv1.StartStrategyPaused {
+			l.setPaused(true)
+		}
+		for uid := range vmi.Status.ActivePods {
+			l.pods = append(l.pods, uid)
+		}
+		h.mu.Lock()
+		h.lives[vmi.UID] = l
+		h.mu.Unlock()
+		describe(vmi)
+		if vmi.Status.Phase == kvv1.Scheduled {
+			setPhase(vmi, kvv1.Running)
+		}
+	case l == nil:
+		return
+	default:
+		if !h.advance(vmi, l) {
+			return
+		}
+	}
+	updated, err := h.client.VirtualMachineInstance(vmi.Namespace).Update(ctx, vmi, metav1.UpdateOptions{})
+	if err != nil {
+		// The next tick tries again, with a newer version where it was a conflict.
+		log.Printf("update %s/%s: %v", vmi.Namespace, vmi.Name, err)
+		return
+	}
+	if l != nil {
+		l.stored = updated.ResourceVersion
+	}
+	log.Printf("%s/%s %s: %s", vmi.Namespace, vmi.Name, vmi.UID, updated.Status.Phase)
+}
+
+// advance moves a machine on and reports whether the VMI has to be updated.
+func (h *handler) advance(vmi *kvv1.VirtualMachineInstance, l *life) bool {
+	if vmi.DeletionTimestamp != nil {
+		shutDown(vmi, l, time.Now())
+	}
+	if podRuns(l.pods) {
+		l.seen = true
+	} else if l.seen {
+		l.kill() // the pod was deleted or died, and QEMU with it
+	}
+	end, paused := l.state()
+	switch end {
+	case alive:
+		return setCondition(vmi, kvv1.VirtualMachineInstancePaused, paused, "PausedByUser")
+	case poweredOff:
+		setPhase(vmi, kvv1.Succeeded)
+	case crashed:
+		setPhase(vmi, kvv1.Failed)
+	case destroyed:
+		// With a power button and time to press it, having to destroy the
+		// machine counts as a failure.
+		if grace(vmi) > 0 && !acpiDisabled(vmi) {
+			setPhase(vmi, kvv1.Failed)
+		} else {
+			setPhase(vmi, kvv1.Succeeded)
+		}
+	}
+	setCondition(vmi, kvv1.VirtualMachineInstancePaused, false, "")
+	setCondition(vmi, kvv1.VirtualMachineInstanceAgentConnected, false, "")
+	return true
+}
+
+// grace is how long the guest may take to shut down. A stop with a grace
+// period of its own has changed it, also while the guest already shuts down.
+func grace(vmi *kvv1.VirtualMachineInstance) time.Duration {
+	if s := vmi.Spec.TerminationGracePeriodSeconds; s != nil {
+		return time.Duration(*s) * time.Second
+	}
+	return defaultGrace
+}
+
+// shutDown presses the power button of a machine that is to go, or switches it
+// off when its time is over.
+func shutDown(vmi *kvv1.VirtualMachineInstance, l *life, now time.Time) {
+	if l.shutdownSince.IsZero() {
+		l.shutdownSince = now
+	}
+	if now.Sub(l.shutdownSince) >= grace(vmi) {
+		l.destroy()
+		return
+	}
+	if now.Sub(l.pressed) >= resendEvery {
+		l.pressed = now
+		l.powerButton()
+	}
+}
+
+// describe fills what virt-handler knows about a machine that runs.
+func describe(vmi *kvv1.VirtualMachineInstance) {
+	setCondition(vmi, kvv1.VirtualMachineInstanceReady, true, "")
+	if vmi.Annotations[agentAnnotation] == "true" {
+		setCondition(vmi, kvv1.VirtualMachineInstanceAgentConnected, true, "")
+		vmi.Status.GuestOSInfo = guestInfo(vmi).OS
+	}
+	if vmi.Status.Machine == nil && vmi.Spec.Domain.Machine != nil {
+		vmi.Status.Machine = &kvv1.Machine{Type: vmi.Spec.Domain.Machine.Type}
+	}
+	if c := vmi.Spec.Domain.CPU; c != nil && vmi.Status.CurrentCPUTopology == nil {
+		vmi.Status.CurrentCPUTopology = &kvv1.CPUTopology{Cores: max(c.Cores, 1), Sockets: max(c.Sockets, 1), Threads: max(c.Threads, 1)}
+	}
+	if m := vmi.Spec.Domain.Memory; m != nil && m.Guest != nil && vmi.Status.Memory == nil {
+		vmi.Status.Memory = &kvv1.MemoryStatus{GuestAtBoot: m.Guest, GuestCurrent: m.Guest, GuestRequested: m.Guest}
+	}
+	for _, i := range vmi.Spec.Domain.Devices.Interfaces {
+		at := slices.IndexFunc(vmi.Status.Interfaces, func(s kvv1.VirtualMachineInstanceNetworkInterface) bool { return s.Name == i.Name })
+		if at < 0 {
+			vmi.Status.Interfaces = append(vmi.Status.Interfaces, kvv1.VirtualMachineInstanceNetworkInterface{Name: i.Name, InfoSource: "domain"})
+			at = len(vmi.Status.Interfaces) - 1
+		}
+		s := &vmi.Status.Interfaces[at]
+		if s.MAC = i.MacAddress; s.MAC == "" {
+			s.MAC = madeUpMAC(vmi.UID, i.Name)
+		}
+		s.QueueCount = 1
+	}
+}
+
+// madeUpMAC is the address of an interface that has none in its spec: locally
+// administered, and different for each machine and interface.
+func madeUpMAC(uid types.UID, name string) string {
+	h := fnv.New64a()
+	fmt.Fprint(h, uid, "/", name)
+	sum := h.Sum(nil)
+	return net.HardwareAddr{0x02, sum[0], sum[1], sum[2], sum[3], sum[4]}.String()
+}
+
+// guestInfo is what the guest agent tells.
+func guestInfo(vmi *kvv1.VirtualMachineInstance) kvv1.VirtualMachineInstanceGuestAgentInfo {
+	return kvv1.VirtualMachineInstanceGuestAgentInfo{
+		GAVersion: "1.0.0",
+		Hostname:  vmi.Name,
+		OS: kvv1.VirtualMachineInstanceGuestOSInfo{
+			Name: "Stand-in Linux", ID: "standin", PrettyName: "Stand-in Linux 1", Version: "1", VersionID: "1",
+			KernelRelease: "1.0.0", KernelVersion: "#1", Machine: "x86_64",
+		},
+		Timezone: "UTC, 0",
+	}
+}
+
+// setPhase moves a VMI to a phase.
+func setPhase(vmi *kvv1.VirtualMachineInstance, p kvv1.VirtualMachineInstancePhase) {
+	vmi.Status.Phase = p
+	vmi.Status.PhaseTransitionTimestamps = append(vmi.Status.PhaseTransitionTimestamps, kvv1.VirtualMachineInstancePhaseTransitionTimestamp{Phase: p, PhaseTransitionTimestamp: metav1.Now()})
+}
+
+// setCondition makes a condition true, or takes it away, and reports whether
+// that changed anything.
+func setCondition(vmi *kvv1.VirtualMachineInstance, t kvv1.VirtualMachineInstanceConditionType, on bool, reason string) bool {
+	at := slices.IndexFunc(vmi.Status.Conditions, func(c kvv1.VirtualMachineInstanceCondition) bool { return c.Type == t })
+	if !on {
+		if at < 0 {
+			return false
+		}
+		vmi.Status.Conditions = slices.Delete(vmi.Status.Conditions, at, at+1)
+		return true
+	}
+	now := metav1.Now()
+	c := kvv1.VirtualMachineInstanceCondition{Type: t, Status: corev1.ConditionTrue, Reason: reason, LastProbeTime: now, LastTransitionTime: now}
+	if at < 0 {
+		vmi.Status.Conditions = append(vmi.Status.Conditions, c)
+		return true
+	}
+	if vmi.Status.Conditions[at].Status == corev1.ConditionTrue {
+		return false
+	}
+	vmi.Status.Conditions[at] = c
+	return true
+}
+
+// older reports whether resource version a is older than b. Both come from the
+// same kind of object, so etcd's revisions can be compared.
+func older(a, b string) bool {
+	x, err1 := strconv.ParseUint(a, 10, 64)
+	y, err2 := strconv.ParseUint(b, 10, 64)
+	return err1 == nil && err2 == nil && x < y
+}
+
+func (h *handler) life(uid types.UID) *life {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.lives[uid]
+}
+
+// podRuns reports whether a process of one of the pods runs. virt-handler sees
+// the node's processes; a container's are in a cgroup named after its pod.
+func podRuns(pods []types.UID) bool { return len(podProcesses(pods)) > 0 }
+
+// endPods ends the pods' main processes, as virt-launcher ends with QEMU.
+func endPods(pods []types.UID) {
+	for _, pid := range podProcesses(pods) {
+		if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+			log.Printf("end process %d: %v", pid, err)
+		}
+	}
+}
+
+// podProcesses lists the processes of ours that play virt-launcher in one of
+// the pods. The pause process that holds the pod's namespaces is none.
+func podProcesses(pods []types.UID) []int {
+	var pids []int
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, d := range dirs {
+		name, err := os.ReadFile(d + "/cmdline")
+		if err != nil || !strings.Contains(string(name), "virt-launcher-monitor") {
+			continue
+		}
+		cgroups, _ := os.ReadFile(d + "/cgroup")
+		if slices.ContainsFunc(pods, func(uid types.UID) bool { return strings.Contains(string(cgroups), "pod"+string(uid)) }) {
+			if pid, err := strconv.Atoi(filepath.Base(d)); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The KubeVirtBMC Authors
+
+package main
+
+import (
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"time"
+
+	"github.com/gorilla/websocket"
+	kvv1 "kubevirt.io/api/core/v1"
+)
+
+// certificates is where virt-operator mounts virt-handler's certificate.
+const certificates = "/etc/virt-handler/servercertificates/"
+
+// plainProtocol is the websocket subprotocol of consoles: nothing but bytes.
+const plainProtocol = "plain.kubevirt.io"
+
+// serve starts the two servers of virt-handler: the one that probes ask, and
+// the one that virt-api passes requests on to.
+func (h *handler) serve(failed chan<- error) {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
+	const instance = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}/"
+	for verb, act := range map[string]func(*life){
+		"pause":      func(l *life) { l.setPaused(true) },
+		"unpause":    func(l *life) { l.setPaused(false) },
+		"reset":      func(l *life) { l.reset() },
+		"softreboot": func(l *life) { l.softReboot() },
+	} {
+		mux.HandleFunc("PUT "+instance+verb, h.act(act))
+	}
+	for verb, tell := range map[string]func(*kvv1.VirtualMachineInstance) any{
+		"guestosinfo":    func(vmi *kvv1.VirtualMachineInstance) any { return guestInfo(vmi) },
+		"userlist":       func(*kvv1.VirtualMachineInstance) any { return kvv1.VirtualMachineInstanceGuestOSUserList{} },
+		"filesystemlist": func(*kvv1.VirtualMachineInstance) any { return kvv1.VirtualMachineInstanceFileSystemList{} },
+	} {
+		mux.HandleFunc("GET "+instance+verb, h.tell(tell))
+	}
+	mux.HandleFunc("GET "+instance+"console", h.console)
+	// What tests want to know: which calls virt-api made.
+	mux.HandleFunc("GET /calls", func(w http.ResponseWriter, _ *http.Request) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		writeJSON(w, h.calls)
+	})
+	mux.HandleFunc(instance+"{verb}", func(w http.ResponseWriter, r *http.Request) {
+		http.Error(w, "the stand-in does not play "+r.PathValue("verb"), http.StatusNotImplemented)
+	})
+	for _, address := range []string{":8443", ":8186"} {
+		s := &http.Server{
+			Addr: address, Handler: mux, ReadHeaderTimeout: 10 * time.Second,
+			TLSConfig: &tls.Config{
+				// Read each time, since virt-operator renews it.
+				GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+					c, err := tls.LoadX509KeyPair(certificates+"tls.crt", certificates+"tls.key")
+					return &c, err
+				},
+				ClientAuth: tls.RequestClientCert,
+			},
+			TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){}, // websockets need HTTP/1.1
+		}
+		go func() { failed <- s.ListenAndServeTLS("", "") }()
+	}
+}
+
+// find returns the VMI that a request is about and its machine. Only clients
+// with a certificate, as virt-api has one, get that far.
+func (h *handler) find(w http.ResponseWriter, r *http.Request) (*kvv1.VirtualMachineInstance, *life) {
+	if len(r.TLS.PeerCertificates) == 0 {
+		http.Error(w, "a client certificate is required", http.StatusUnauthorized)
+		return nil, nil
+	}
+	log.Print(r.Method, " ", r.URL.Path)
+	h.mu.Lock()
+	h.calls = append(h.calls, r.Method+" "+r.URL.Path)
+	h.mu.Unlock()
+	key := r.PathValue("namespace") + "/" + r.PathValue("name")
+	o, ok, err := h.instances.GetByKey(key)
+	if err != nil || !ok {
+		http.Error(w, "no VirtualMachineInstance "+key, http.StatusNotFound)
+		return nil, nil
+	}
+	vmi := o.(*kvv1.VirtualMachineInstance)
+	l := h.life(vmi.UID)
+	if l == nil {
+		http.Error(w, "VirtualMachineInstance "+key+" does not run", http.StatusBadRequest)
+		return nil, nil
+	}
+	return vmi, l
+}
+
+// act answers a request that does something to a machine. Conditions follow
+// with the next tick, as they do with the real one.
+func (h *handler) act(do func(*life)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, io.LimitReader(r.Body, 1<<20))
+		if _, l := h.find(w, r); l != nil {
+			do(l)
+			w.WriteHeader(http.StatusAccepted)
+		}
+	}
+}
+
+// tell answers a request for what the guest agent knows.
+func (h *handler) tell(what func(*kvv1.VirtualMachineInstance) any) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if vmi, _ := h.find(w, r); vmi != nil {
+			writeJSON(w, what(vmi))
+		}
+	}
+}
+
+func writeJSON(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	if err := json.NewEncoder(w).Encode(v); err != nil {
+		log.Print("write response: ", err)
+	}
+}
+
+// console connects a websocket with a machine's serial port.
+func (h *handler) console(w http.ResponseWriter, r *http.Request) {
+	_, l := h.find(w, r)
+	if l == nil {
+		return
+	}
+	upgrader := websocket.Upgrader{Subprotocols: []string{plainProtocol}, CheckOrigin: func(*http.Request) bool { return true }}
+	conn, err := upgrader.Upgrade(w, r, nil)
+	if err != nil {
+		log.Print("console: ", err)
+		return
+	}
+	out := l.serial.connect()
+	defer l.serial.disconnect(out)
+	go func() {
+		// Whoever ends first closes the connection, and with it the other.
+		defer conn.Close()
+		for b := range out {
+			if err := conn.WriteMessage(websocket.BinaryMessage, b); err != nil {
+				return
+			}
+		}
+		conn.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(websocket.CloseNormalClosure, ""), time.Now().Add(time.Second))
+	}()
+	for {
+		_, b, err := conn.ReadMessage()
+		if err != nil {
+			var closed *websocket.CloseError
+			if !errors.As(err, &closed) {
+				log.Print("console: ", err)
+			}
+			return
+		}
+		l.input(b)
+	}
+}
