@@ -32,7 +32,7 @@ type bench struct {
 	stop     func()
 }
 
-func (b *bench) port() uint32                          { return b.bmc.GetIpmi().GetUdp().GetPort() }
+func (b *bench) port() uint32                         { return b.bmc.GetIpmi().GetUdp().GetPort() }
 func (b *bench) reference() *referencev1.BMCReference { return b.bmc.GetBmc() }
 
 // apply sends the BMC to the frontend and waits until it is acknowledged.
