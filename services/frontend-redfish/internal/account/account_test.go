@@ -104,10 +104,9 @@ func TestBackoff(t *testing.T) {
 			waits = append(waits, w)
 			time.Sleep(w)
 		}
-		want := []time.Duration{0, 0, 0, 0, 1, 2, 4, 8, 16, 30, 30, 30}
-		for i := range want {
-			if waits[i] != want[i]*time.Second {
-				t.Errorf("wait after failure %d = %v, want %v", i+1, waits[i], want[i]*time.Second)
+		for i, seconds := range []float64{0, 0, 0, 0, 1, 2, 4, 8, 16, 30, 30, 30} {
+			if waits[i].Seconds() != seconds {
+				t.Errorf("wait after failure %d = %v, want %v s", i+1, waits[i], seconds)
 			}
 		}
 		b.Failed("bmc", one, "admin")

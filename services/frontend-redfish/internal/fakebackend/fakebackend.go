@@ -7,7 +7,6 @@ package fakebackend
 
 import (
 	"context"
-	"net"
 	"slices"
 	"strconv"
 	"sync"
@@ -18,10 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"google.golang.org/grpc/test/bufconn"
-
 	"kubevirtbmc.dev/pkg/callctx"
-	"kubevirtbmc.dev/pkg/grpcclient"
 	"kubevirtbmc.dev/pkg/grpcstatus"
 	bootv1 "kubevirtbmc.dev/proto/gen/go/bmc/boot/v1"
 	errorsv1 "kubevirtbmc.dev/proto/gen/go/bmc/errors/v1"
@@ -46,6 +42,23 @@ type Backend struct {
 	callers   []callctx.Caller
 	result    *powerv1.Operation
 	overrideN int
+	hold      *Hold
+}
+
+// Hold keeps power actions waiting.
+type Hold struct {
+	// Entered gets a value for each action that waits.
+	Entered chan struct{}
+	// Release is closed to let them go on.
+	Release chan struct{}
+}
+
+// HoldTransitions makes power actions wait.
+func (b *Backend) HoldTransitions() *Hold {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.hold = &Hold{Entered: make(chan struct{}, 16), Release: make(chan struct{})}
+	return b.hold
 }
 
 // New returns a running UEFI machine with two NICs, a disk and a CD drive.
@@ -93,23 +106,14 @@ func New() *Backend {
 // connection to it, made as the frontend makes its own.
 func (b *Backend) Serve(t testing.TB) *grpc.ClientConn {
 	t.Helper()
-	pipe := bufconn.Listen(1 << 16)
-	s := grpc.NewServer()
+	return serve(t, func(s *grpc.Server) { b.Register(s) })
+}
+
+// Register adds the services to a server.
+func (b *Backend) Register(s *grpc.Server) {
 	powerv1.RegisterPowerServiceServer(s, b)
 	bootv1.RegisterBootServiceServer(s, b)
 	inventoryv1.RegisterInventoryServiceServer(s, b)
-	go s.Serve(pipe) //nolint:errcheck // Ends with the test.
-	conn, err := grpcclient.Dial("passthrough:///backend", grpcclient.Config{Options: []grpc.DialOption{
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return pipe.DialContext(ctx) }),
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		conn.Close() //nolint:errcheck // Ends with the test.
-		s.Stop()
-	})
-	return conn
 }
 
 // Update changes the machine.
@@ -181,6 +185,13 @@ func (b *Backend) GetPower(ctx context.Context, _ *powerv1.GetPowerRequest) (*po
 
 // TransitionPower carries out an action at once.
 func (b *Backend) TransitionPower(ctx context.Context, r *powerv1.TransitionPowerRequest) (*powerv1.TransitionPowerResponse, error) {
+	b.mu.Lock()
+	hold := b.hold
+	b.mu.Unlock()
+	if hold != nil {
+		hold.Entered <- struct{}{}
+		<-hold.Release
+	}
 	leave, err := b.enter(ctx)
 	defer leave()
 	if err != nil {

@@ -90,16 +90,15 @@ func (f *Fan) run(l net.Listener, owner *Owner, tlsConfig *tls.Config) {
 			time.Sleep(50 * time.Millisecond) // Out of file descriptors, or a client that left: the next may do.
 			continue
 		}
-		c := owner.adopt(raw)
+		c := Adopt(owner, raw)
 		if c == nil {
 			continue
 		}
-		var conn net.Conn = c
 		if tlsConfig != nil {
-			conn = tls.Server(c, tlsConfig)
+			c = tls.Server(c, tlsConfig)
 		}
 		select {
-		case f.accepted <- conn:
+		case f.accepted <- c:
 		case <-f.closed:
 			c.Close() //nolint:errcheck // There is nobody to tell.
 			return
@@ -134,8 +133,8 @@ func (o *Owner) Close() {
 	}
 }
 
-// adopt wraps a connection; nil when it is refused.
-func (o *Owner) adopt(raw net.Conn) *conn {
+// Adopt makes a connection one of the owner's; nil when it is refused.
+func Adopt(o *Owner, raw net.Conn) net.Conn {
 	c := &conn{Conn: raw, owner: o, since: time.Now()}
 	o.mu.Lock()
 	if o.closed {

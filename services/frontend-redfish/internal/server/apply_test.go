@@ -315,7 +315,7 @@ func TestThousandBMCs(t *testing.T) {
 	client := newClient(t)
 	client.Transport.(*http.Transport).DisableKeepAlives = true
 	get := func(i int, path, pass string) (int, string) {
-		req, _ := http.NewRequestWithContext(t.Context(), "GET", fmt.Sprintf("http://127.0.0.1:%d%s", ports[i], path), nil)
+		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d%s", ports[i], path), nil)
 		req.SetBasicAuth(admin, pass)
 		response, err := client.Do(req)
 		if err != nil {

@@ -237,7 +237,6 @@ func TestPatchSystem_ifMatch(t *testing.T) {
 	}).status; status != http.StatusNoContent {
 		t.Errorf("an action with a stale If-Match = %d, want 204: actions ignore it", status)
 	}
-	bare := etag[1 : len(etag)-1]
 	if status := patch(`"stale"`); status != http.StatusPreconditionFailed {
 		t.Errorf("a stale tag = %d, want 412", status)
 	}
@@ -248,7 +247,7 @@ func TestPatchSystem_ifMatch(t *testing.T) {
 		t.Errorf("the tag from before the boot device changed = %d, want 412", status)
 	}
 	etag = b.get("/redfish/v1/Systems/1").header.Get("ETag")
-	bare = etag[1 : len(etag)-1]
+	bare := etag[1 : len(etag)-1]
 	for _, tag := range []string{"*", "W/" + etag, `"other", ` + etag, `"` + bare + `-gzip"`, `"` + bare + `;gzip"`, etag + "-gzip"} {
 		if status := patch(tag); status != http.StatusOK {
 			t.Errorf("If-Match: %s = %d, want 200", tag, status)
