@@ -33,7 +33,9 @@ type Options struct {
 }
 
 // New adds the program's flags and returns what runs it.
-func New(flags *flag.FlagSet) process.Run {
+func New(flags *flag.FlagSet) process.Run { return newOptions(flags).Run }
+
+func newOptions(flags *flag.FlagSet) *Options {
 	o := &Options{}
 	flags.StringVar(&o.Listen, "listen", "", "host `address` on which BMCs are served, at the ports that the registry names; empty: all")
 	flags.StringVar(&o.Registry, "registry", "", "gRPC `target` of RegistryService")
@@ -44,7 +46,7 @@ func New(flags *flag.FlagSet) process.Run {
 	flags.StringVar(&o.CertFile, "tls-cert-file", "", "PEM `file` of the certificate for BMCs for which the registry names none; it is read again when it changes")
 	flags.StringVar(&o.KeyFile, "tls-key-file", "", "PEM `file` of that certificate's private key")
 	flags.StringVar(&o.Replica, "replica", "", "unique `name` of this process; empty: the host name")
-	return o.Run
+	return o
 }
 
 // Validate says what is wrong with the options.
