@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 
 	"github.com/google/uuid"
 	"sigs.k8s.io/yaml"
@@ -201,6 +202,16 @@ func (f *File) Registry(credentials Credentials, ports Ports) ([]*registryv1.BMC
 		}
 	}
 	return bmcs, nil
+}
+
+// Namespaces returns the namespaces of the BMCs, sorted, each once.
+func (f *File) Namespaces() []string {
+	var namespaces []string
+	for _, bmc := range f.BMCs {
+		namespaces = append(namespaces, bmc.Namespace)
+	}
+	slices.Sort(namespaces)
+	return slices.Compact(namespaces)
 }
 
 // bmcNamespace makes the UUIDs of BMCs from their names, so that they outlive

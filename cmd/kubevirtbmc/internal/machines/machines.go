@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The KubeVirtBMC Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package machines chooses where the machines behind the BMCs are: simulated in
-// this process or in a simulator process.
+// Package machines chooses where the machines behind the BMCs are: in a cluster
+// with KubeVirt, or simulated in this process or in a simulator process.
 package machines
 
 import (
@@ -14,12 +14,12 @@ import (
 
 	"google.golang.org/grpc"
 
-	"kubevirtbmc.dev/pkg/grpcclient"
 	"kubevirtbmc.dev/pkg/grpcprocess"
 	"kubevirtbmc.dev/pkg/hypervisor"
 	"kubevirtbmc.dev/pkg/hypervisor/remote"
 	"kubevirtbmc.dev/pkg/hypervisor/simulator"
 	"kubevirtbmc.dev/pkg/process"
+	"kubevirtbmc.dev/services/power/powerservice"
 )
 
 // Most bounds the number of simulated machines: each takes ports of its own.
@@ -29,53 +29,67 @@ const Most = 20000
 type Source struct {
 	// Simulate is the number of machines to simulate.
 	Simulate int
-
-	simulator, caFile, tokenFile string
+	// Simulator is the process whose machines to use.
+	Simulator remote.Options
+	// Kubeconfig is a file that names the cluster whose machines to use.
+	Kubeconfig string
 }
 
 // AddFlags adds the flags that choose the source.
 func (s *Source) AddFlags(flags *flag.FlagSet) {
 	flags.IntVar(&s.Simulate, "simulate", 0, "make `N` simulated machines, sim-0 and on, in namespace default")
-	flags.StringVar(&s.simulator, "simulator-address", "", "use the machines of the simulator process at `host:port`")
-	flags.StringVar(&s.caFile, "simulator-ca-file", "", "PEM `file` with the CA of the simulator process")
-	flags.StringVar(&s.tokenFile, "simulator-token-file", "", "`file` with the bearer token of the simulator process")
+	flags.StringVar(&s.Kubeconfig, "kubeconfig", "", "use the VirtualMachines of the cluster that a kubeconfig `file` names")
+	s.Simulator.AddFlags(flags)
 }
 
 // Validate tells whether the flags name one source.
 func (s *Source) Validate() error {
-	switch {
-	case s.Simulate < 0 || s.Simulate > Most:
+	if s.Simulate < 0 || s.Simulate > Most {
 		return fmt.Errorf("--simulate %d is not between 0 and %d", s.Simulate, Most)
-	case s.Simulate > 0 && s.simulator != "":
-		return errors.New("--simulate and --simulator-address exclude each other")
-	case s.Simulate == 0 && s.simulator == "":
-		return errors.New("no machines: give --simulate or --simulator-address")
-	case s.simulator != "" && (s.caFile == "" || s.tokenFile == ""):
-		return errors.New("--simulator-address needs --simulator-ca-file and --simulator-token-file")
+	}
+	named := 0
+	for _, given := range []bool{s.Simulate > 0, s.Kubeconfig != "", s.Simulator.Address != ""} {
+		if given {
+			named++
+		}
+	}
+	switch {
+	case named == 0:
+		return errors.New("no machines: give --kubeconfig, --simulate or --simulator-address")
+	case named > 1:
+		return errors.New("--kubeconfig, --simulate and --simulator-address exclude each other")
+	case s.Simulator.Address != "":
+		return s.Simulator.Validate()
 	}
 	return nil
 }
 
-// Open returns the machines, and what keeps them in step with their source
-// until its context ends.
-func (s *Source) Open(log *slog.Logger) (hypervisor.Hypervisor, func(context.Context) error, error) {
-	if s.simulator == "" {
+// Machines are a source's machines.
+type Machines struct {
+	hypervisor.Hypervisor
+	// Run keeps them in step with their source until its context ends.
+	Run func(context.Context) error
+}
+
+// Open returns the source's machines; namespaces are those to look in where the
+// source has many.
+func (s *Source) Open(log *slog.Logger, namespaces []string) (Machines, error) {
+	switch {
+	case s.Simulate > 0:
 		machines, err := simulate(s.Simulate)
-		return machines, func(ctx context.Context) error { <-ctx.Done(); return nil }, err
+		return Machines{machines, func(ctx context.Context) error { <-ctx.Done(); return nil }}, err
+	case s.Kubeconfig != "":
+		machines, err := powerservice.NewKubeVirt(powerservice.KubeVirtConfig{Kubeconfig: s.Kubeconfig, Namespaces: namespaces, Log: log})
+		if err != nil {
+			return Machines{}, err
+		}
+		return Machines{machines, machines.Run}, nil
 	}
-	tlsConfig, err := grpcclient.TLSFromCA(s.caFile)
+	client, closeConnection, err := s.Simulator.Dial(log)
 	if err != nil {
-		return nil, nil, err
+		return Machines{}, err
 	}
-	conn, err := grpcclient.Dial(s.simulator, grpcclient.Config{TLS: tlsConfig, Token: grpcclient.TokenFile(s.tokenFile)})
-	if err != nil {
-		return nil, nil, err
-	}
-	client := remote.NewClient(conn, log)
-	return client, func(ctx context.Context) error {
-		defer conn.Close() //nolint:errcheck // Nothing is written after the last call.
-		return client.Run(ctx)
-	}, nil
+	return Machines{client, func(ctx context.Context) error { return errors.Join(client.Run(ctx), closeConnection()) }}, nil
 }
 
 func simulate(n int) (*simulator.Simulator, error) {

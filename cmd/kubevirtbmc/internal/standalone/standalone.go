@@ -99,7 +99,7 @@ func run(ctx context.Context, p *process.Process, o Options, stdout io.Writer) e
 	if err != nil {
 		return err
 	}
-	vms, followMachines, err := o.Machines.Open(p.Log)
+	vms, err := o.Machines.Open(p.Log, file.Namespaces())
 	if err != nil {
 		return err
 	}
@@ -187,7 +187,7 @@ func run(ctx context.Context, p *process.Process, o Options, stdout io.Writer) e
 		}
 		return nil
 	})
-	backends.Go(func() error { return followMachines(backendCtx) })
+	backends.Go(func() error { return vms.Run(backendCtx) })
 	backends.Go(func() error { return power.Run(backendCtx) })
 	backends.Go(func() error { return media.Run(backendCtx) })
 	server.SetReady(true)
