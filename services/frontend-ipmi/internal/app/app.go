@@ -70,12 +70,12 @@ func run(ctx context.Context, p *process.Process, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	defer registry.Close()
+	defer func() { _ = registry.Close() }()
 	power, err := dial(cfg.Power, cfg.TokenFile, tlsConfig)
 	if err != nil {
 		return err
 	}
-	defer power.Close()
+	defer func() { _ = power.Close() }()
 	frontend, err := ipmifrontend.New(ipmifrontend.Config{
 		Listen: cfg.Listen, Registry: registry, Power: power, Boot: power, Inventory: power,
 		Replica: cfg.Replica, Log: p.Log, Metrics: p.Registry,

@@ -105,19 +105,22 @@ func restorePolicyBits(policy powerv1.RestorePolicy) byte {
 // interrupt (4) does not exist in KubeVirt and is out of range, as the values
 // that the specification reserves.
 func (c chassis) control(ctx context.Context, r *Request) (ipmi.CompletionCode, []byte) {
-	actions := [...]powerv1.PowerAction{
-		0: powerv1.PowerAction_POWER_ACTION_FORCE_OFF,
-		1: powerv1.PowerAction_POWER_ACTION_ON,
-		2: powerv1.PowerAction_POWER_ACTION_POWER_CYCLE,
-		3: powerv1.PowerAction_POWER_ACTION_FORCE_RESTART,
-		4: powerv1.PowerAction_POWER_ACTION_UNSPECIFIED,
-		5: powerv1.PowerAction_POWER_ACTION_GRACEFUL_SHUTDOWN,
-	}
-	i := int(r.Data[0] & 0x0F)
-	if i >= len(actions) || actions[i] == powerv1.PowerAction_POWER_ACTION_UNSPECIFIED {
+	var action powerv1.PowerAction
+	switch r.Data[0] & 0x0F {
+	case 0:
+		action = powerv1.PowerAction_POWER_ACTION_FORCE_OFF
+	case 1:
+		action = powerv1.PowerAction_POWER_ACTION_ON
+	case 2:
+		action = powerv1.PowerAction_POWER_ACTION_POWER_CYCLE
+	case 3:
+		action = powerv1.PowerAction_POWER_ACTION_FORCE_RESTART
+	case 5:
+		action = powerv1.PowerAction_POWER_ACTION_GRACEFUL_SHUTDOWN
+	default:
 		return ipmi.ParameterOutOfRange, nil
 	}
-	return backend.CompletionCode(c.power.Transition(ctx, r.Target.Reference, actions[i])), nil
+	return backend.CompletionCode(c.power.Transition(ctx, r.Target.Reference, action)), nil
 }
 
 // chassisIdentify answers Chassis Identify (IPMI v2.0 section 28.5): there is no

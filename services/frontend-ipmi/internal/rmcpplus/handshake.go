@@ -163,7 +163,7 @@ func (m RAKP1) AppendTo(b []byte) []byte {
 	b = append(b, m.Tag, 0, 0, 0)
 	b = binary.LittleEndian.AppendUint32(b, m.BMCID)
 	b = append(b, m.ConsoleRandom[:]...)
-	b = append(b, m.Role, 0, 0, byte(len(m.Username)))
+	b = append(b, m.Role, 0, 0, byte(len(m.Username))) // #nosec G115 -- names have at most 16 bytes.
 	return append(b, m.Username...)
 }
 

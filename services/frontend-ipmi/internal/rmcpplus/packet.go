@@ -127,7 +127,7 @@ func parseV20(b []byte) (Packet, error) {
 // all are outside of a session.
 func AppendPlain(b []byte, format Format, t PayloadType, payload []byte) []byte {
 	if format == FormatV15None {
-		b = append(b, byte(FormatV15None), 0, 0, 0, 0, 0, 0, 0, 0, byte(len(payload)))
+		b = append(b, byte(FormatV15None), 0, 0, 0, 0, 0, 0, 0, 0, byte(len(payload))) // #nosec G115 -- answers outside of a session have at most 80 bytes.
 		return append(b, payload...)
 	}
 	return append(appendHeader(b, byte(t), 0, 0, len(payload)), payload...)
@@ -137,5 +137,5 @@ func appendHeader(b []byte, typeByte byte, sessionID, sequence uint32, length in
 	b = append(b, byte(FormatRMCPPlus), typeByte)
 	b = binary.LittleEndian.AppendUint32(b, sessionID)
 	b = binary.LittleEndian.AppendUint32(b, sequence)
-	return binary.LittleEndian.AppendUint16(b, uint16(length))
+	return binary.LittleEndian.AppendUint16(b, uint16(length)) // #nosec G115 -- payloads have at most 300 bytes.
 }

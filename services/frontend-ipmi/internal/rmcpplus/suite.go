@@ -90,7 +90,7 @@ type Handshake struct {
 }
 
 func (h *Handshake) appendUser(b []byte) []byte {
-	b = append(b, h.Role, byte(len(h.Username)))
+	b = append(b, h.Role, byte(len(h.Username))) // #nosec G115 -- names have at most 16 bytes.
 	return append(b, h.Username...)
 }
 

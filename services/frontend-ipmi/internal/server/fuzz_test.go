@@ -4,14 +4,13 @@
 package server
 
 import (
+	"encoding/hex"
 	"math/rand/v2"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"encoding/hex"
 
 	"kubevirtbmc.dev/services/frontend-ipmi/internal/ipmi"
 	"kubevirtbmc.dev/services/frontend-ipmi/internal/rmcp"
@@ -50,9 +49,13 @@ func FuzzServer(f *testing.F) {
 // FuzzSession sends any message, of any payload type, within a session.
 func FuzzSession(f *testing.F) {
 	for _, m := range []ipmi.Message{
-		{NetFn: ipmi.NetFnApp, Command: 0x01}, {NetFn: ipmi.NetFnApp, Command: 0x3B, Data: []byte{4}}, {NetFn: ipmi.NetFnApp, Command: 0x54, Data: []byte{0x0E, 0, 0x80}},
-		{NetFn: ipmi.NetFnChassis, Command: 0x02, Data: []byte{1}}, {NetFn: ipmi.NetFnChassis, Command: 0x08, Data: []byte{5, 0xE0, 4, 0, 0, 0}},
-		{NetFn: ipmi.NetFnChassis, Command: 0x09, Data: []byte{5, 0, 0}}, {NetFn: ipmi.NetFnGroupExtension, Command: 0x3E, Data: []byte{0, 2}},
+		{NetFn: ipmi.NetFnApp, Command: 0x01},
+		{NetFn: ipmi.NetFnApp, Command: 0x3B, Data: []byte{4}},
+		{NetFn: ipmi.NetFnApp, Command: 0x54, Data: []byte{0x0E, 0, 0x80}},
+		{NetFn: ipmi.NetFnChassis, Command: 0x02, Data: []byte{1}},
+		{NetFn: ipmi.NetFnChassis, Command: 0x08, Data: []byte{5, 0xE0, 4, 0, 0, 0}},
+		{NetFn: ipmi.NetFnChassis, Command: 0x09, Data: []byte{5, 0, 0}},
+		{NetFn: ipmi.NetFnGroupExtension, Command: 0x3E, Data: []byte{0, 2}},
 	} {
 		m.ToAddress, m.FromAddress = ipmi.AddressBMC, ipmi.AddressConsole
 		f.Add(byte(rmcpplus.PayloadIPMI), m.AppendTo(nil))

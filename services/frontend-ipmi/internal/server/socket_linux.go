@@ -84,11 +84,11 @@ func sourceControl(local netip.Addr) []byte {
 	// The C structure cmsghdr in the machine's byte order: length, level, type.
 	word := syscall.SizeofCmsghdr - 8
 	b := make([]byte, syscall.CmsgSpace(size))
-	length := uint64(syscall.CmsgLen(size)) // #nosec G115 -- a small constant.
+	length := syscall.CmsgLen(size)
 	if word == 8 {
-		binary.NativeEndian.PutUint64(b, length)
+		binary.NativeEndian.PutUint64(b, uint64(length)) // #nosec G115 -- a small constant.
 	} else {
-		binary.NativeEndian.PutUint32(b, uint32(length))
+		binary.NativeEndian.PutUint32(b, uint32(length)) // #nosec G115 -- a small constant.
 	}
 	binary.NativeEndian.PutUint32(b[word:], uint32(level))  // #nosec G115 -- a small constant.
 	binary.NativeEndian.PutUint32(b[word+4:], uint32(kind)) // #nosec G115 -- a small constant.

@@ -225,12 +225,13 @@ func TestBackoff(t *testing.T) {
 			t.Errorf("failure %d makes wait", i+1)
 		}
 	}
-	for _, pause := range []time.Duration{1, 2, 4, 8, 16, 30, 30, 30} {
+	for _, seconds := range []int{1, 2, 4, 8, 16, 30, 30, 30} {
+		pause := time.Duration(seconds) * time.Second
 		b.Failed(now, alice.Addr(), "admin")
-		if !b.Wait(now.Add(pause*time.Second-1), alice.Addr(), "admin") || b.Wait(now.Add(pause*time.Second), alice.Addr(), "admin") {
-			t.Errorf("pause is not %d s", pause)
+		if !b.Wait(now.Add(pause-1), alice.Addr(), "admin") || b.Wait(now.Add(pause), alice.Addr(), "admin") {
+			t.Errorf("pause is not %v", pause)
 		}
-		now = now.Add(pause * time.Second)
+		now = now.Add(pause)
 	}
 	b.Failed(now, alice.Addr(), "admin")
 	if b.Wait(now, bob.Addr(), "admin") || b.Wait(now, alice.Addr(), "operator") {
