@@ -3,6 +3,7 @@ module kubevirtbmc.dev/services/media
 go 1.26.0
 
 require (
+	github.com/google/go-cmp v0.7.0
 	github.com/grpc-ecosystem/grpc-gateway/v2 v2.33.0
 	github.com/prometheus/client_golang v1.25.0
 	google.golang.org/grpc v1.85.0
