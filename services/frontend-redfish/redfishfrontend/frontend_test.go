@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"strings"
@@ -23,14 +24,18 @@ import (
 	"kubevirtbmc.dev/services/frontend-redfish/internal/fakebackend"
 )
 
+// freePort returns a TCP port that is free, below those that the kernel gives to
+// clients.
 func freePort(t *testing.T) uint32 {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for {
+		port := 12000 + rand.Uint32N(20000)
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err == nil {
+			l.Close()
+			return port
+		}
 	}
-	defer l.Close()
-	return uint32(l.Addr().(*net.TCPAddr).Port)
 }
 
 func entry(name, password string, port uint32) *registryv1.BMC {

@@ -103,7 +103,8 @@ func (b *Backoff) Forget(bmc any) {
 }
 
 // makeRoom keeps the table bounded: it drops what is old, and where all is
-// fresh, any entry.
+// fresh, any entries. It makes room for many at a time, so that it seldom has to
+// look at all of them.
 func (b *Backoff) makeRoom(now time.Time) {
 	if len(b.entries) < maxEntries {
 		return
@@ -114,7 +115,7 @@ func (b *Backoff) makeRoom(now time.Time) {
 		}
 	}
 	for key := range b.entries {
-		if len(b.entries) < maxEntries {
+		if len(b.entries) <= maxEntries-maxEntries/8 {
 			return
 		}
 		delete(b.entries, key)

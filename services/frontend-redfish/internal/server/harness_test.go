@@ -16,6 +16,7 @@ import (
 	"io"
 	"log/slog"
 	"math/big"
+	mathrand "math/rand/v2"
 	"net"
 	"net/http"
 	"strconv"
@@ -213,26 +214,26 @@ func (a answer) at(names ...string) any {
 
 var (
 	portMu   sync.Mutex
-	portSeen = map[int]bool{}
+	portSeen = map[uint32]bool{}
 )
 
 // freePort returns a TCP port that is free and that no other test of this
-// process was given.
+// process was given. It is below those that the kernel gives to clients, which
+// would else take it now and then before the server does.
 func freePort(t testing.TB) uint32 {
 	t.Helper()
+	portMu.Lock()
+	defer portMu.Unlock()
 	for {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
+		port := 12000 + mathrand.Uint32N(20000)
+		if portSeen[port] {
+			continue
 		}
-		port := l.Addr().(*net.TCPAddr).Port
-		l.Close()
-		portMu.Lock()
-		seen := portSeen[port]
 		portSeen[port] = true
-		portMu.Unlock()
-		if !seen {
-			return uint32(port)
+		l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(int(port)))
+		if err == nil {
+			l.Close()
+			return port
 		}
 	}
 }
