@@ -63,7 +63,7 @@ func freePort(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close() //nolint:errcheck // It was only to find a port.
+	defer l.Close()
 	return l.Addr().String()
 }
 

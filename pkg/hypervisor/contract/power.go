@@ -105,21 +105,21 @@ func actionTable(b *bed) {
 			if answer != row.want {
 				b.Errorf("answer is %s, want %s", answer, row.want)
 			}
-			var m *hypervisor.Machine
 			switch row.end {
 			case restarted:
-				m = b.until(ref, "running anew", newInstance(uid))
+				b.until(ref, "running anew", newInstance(uid))
 			case runs:
-				m = b.until(ref, "running", running)
+				m := b.until(ref, "running", running)
 				if uid != "" && m.Instance.UID != uid {
 					b.Errorf("instance was replaced")
 				}
 				b.stays(ref, "running", running)
 			default:
-				m = b.until(ref, "off", off)
+				b.until(ref, "off", off)
 				b.stays(ref, "off", off)
 			}
-			if m = b.get(ref); m.RunStrategy != row.strategyThen {
+			m := b.get(ref)
+			if m.RunStrategy != row.strategyThen {
 				b.Errorf("run strategy is %s, want %s", m.RunStrategy, row.strategyThen)
 			}
 			lines[n] = fmt.Sprintf(layout, row.strategy, row.from, row.verb, answer, row.end, m.RunStrategy, text)

@@ -69,7 +69,7 @@ func (c *Client) Run(ctx context.Context) error {
 	for {
 		received, err := c.watch(ctx)
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // It was asked to end: the error is that of the end.
 		}
 		if received {
 			retry = retryMin
@@ -267,10 +267,13 @@ func (c *Client) do(ctx context.Context, r request) error {
 	if err := answer.Error.unpack(); err != nil {
 		return err
 	}
-	version, err := strconv.ParseUint(answer.Version, 10, 64)
-	if err != nil {
+	if answer.Version == "" {
 		// The machine was deleted meanwhile: there is nothing to wait for.
 		return nil
+	}
+	version, err := strconv.ParseUint(answer.Version, 10, 64)
+	if err != nil {
+		return fmt.Errorf("resource version of %s: %w", r.Ref, err)
 	}
 	return c.waitVersion(ctx, r.Ref, version)
 }

@@ -34,6 +34,7 @@ func Register(registrar grpc.ServiceRegistrar, h hypervisor.Hypervisor) {
 
 type server struct{ hypervisor hypervisor.Hypervisor }
 
+//nolint:revive // gRPC wants the arguments in this order.
 func handleRequest(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
 	in := &wireMessage{}
 	if err := decode(in); err != nil {

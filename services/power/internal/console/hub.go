@@ -205,9 +205,11 @@ func (l *line) attrs() []any {
 func (l *line) runningInstance() (string, error) {
 	m, err := l.hub.config.Machines.Get(l.ref)
 	switch {
-	case errors.Is(err, hypervisor.ErrNotFound):
+	case errors.Is(err, hypervisor.ErrUnavailable):
+		return "", nil
+	case err != nil:
 		return "", err
-	case err != nil || m.Instance == nil || m.Instance.Phase != hypervisor.PhaseRunning:
+	case m.Instance == nil || m.Instance.Phase != hypervisor.PhaseRunning:
 		return "", nil
 	default:
 		return m.Instance.UID, nil

@@ -87,7 +87,7 @@ func (e *Engine) observe(m *hypervisor.Machine, rec *record.Record) history {
 	defer entry.mu.Unlock()
 	h := &entry.history
 	state := transition.Observe(m)
-	if h.seen && state != h.state && !(state.Off() && h.state.Off()) {
+	if h.seen && state != h.state && (!state.Off() || !h.state.Off()) {
 		h.lastTransition = time.Now().UTC()
 	}
 	h.seen = true

@@ -124,14 +124,15 @@ func goalOf(o Observed, action Action, current Goal) (Goal, bool) {
 
 // joins tells whether an action's goal is reached by the operation under way.
 func joins(goal, current Goal) bool {
-	switch {
-	case goal == current:
+	if goal == current {
 		return true
-	case goal == GoalShutdown:
+	}
+	switch goal {
+	case GoalShutdown:
 		return current == GoalOff
-	case goal == GoalOn:
+	case GoalOn:
 		return current.EndsOn()
-	case goal == GoalRenew:
+	case GoalRenew:
 		return current == GoalCycle
 	default:
 		return false

@@ -345,10 +345,10 @@ func start(o Observed) Step {
 		}
 		return DeleteInstance
 	case hypervisor.RunStrategyRerunOnFailure:
-		switch {
-		case o.State == Absent:
+		switch o.State {
+		case Absent:
 			return Start
-		case o.State == Failed:
+		case Failed:
 			// start is refused in this state.
 			return DeleteInstance
 		default:

@@ -7,6 +7,7 @@ package bootv1
 import (
 	"context"
 	"log/slog"
+	"math"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -160,6 +161,14 @@ func inverse[K, V comparable](m map[K]V) map[V]K {
 	return inverted
 }
 
+// order returns a boot order as the API has it.
+func order(n int) uint32 {
+	if n < 0 || n > math.MaxInt32 {
+		return 0
+	}
+	return uint32(n)
+}
+
 func message(status *machine.BootStatus) *bootv1.BootStatus {
 	m := &bootv1.BootStatus{
 		Override: &bootv1.BootOverride{
@@ -190,7 +199,7 @@ func message(status *machine.BootStatus) *bootv1.BootStatus {
 		m.AllowedModes = append(m.AllowedModes, modeEnums[mode])
 	}
 	for _, d := range status.Devices {
-		m.Devices = append(m.Devices, &bootv1.BootDevice{Name: d.Name, Kind: kinds[d.Kind], Order: uint32(max(d.Order, 0))})
+		m.Devices = append(m.Devices, &bootv1.BootDevice{Name: d.Name, Kind: kinds[d.Kind], Order: order(d.Order)})
 	}
 	return m
 }

@@ -6,6 +6,7 @@ package inventoryv1
 
 import (
 	"context"
+	"math"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -92,6 +93,14 @@ var architectures = map[hypervisor.Architecture]inventoryv1.Architecture{
 	hypervisor.ArchitectureS390X: inventoryv1.Architecture_ARCHITECTURE_S390X,
 }
 
+// count returns a number as the API has it.
+func count(n int) uint32 {
+	if n < 0 || n > math.MaxInt32 {
+		return 0
+	}
+	return uint32(n)
+}
+
 func message(m *hypervisor.Machine) *inventoryv1.Inventory {
 	h := m.Hardware
 	inventory := &inventoryv1.Inventory{
@@ -104,9 +113,9 @@ func message(m *hypervisor.Machine) *inventoryv1.Inventory {
 		Product:          h.Product,
 		MachineType:      h.MachineType,
 		Processors: &inventoryv1.Processors{
-			Sockets:        uint32(max(h.Sockets, 0)),
-			CoresPerSocket: uint32(max(h.CoresPerSocket, 0)),
-			ThreadsPerCore: uint32(max(h.ThreadsPerCore, 0)),
+			Sockets:        count(h.Sockets),
+			CoresPerSocket: count(h.CoresPerSocket),
+			ThreadsPerCore: count(h.ThreadsPerCore),
 			Model:          h.CPUModel,
 			Architecture:   architectures[h.Architecture],
 		},
