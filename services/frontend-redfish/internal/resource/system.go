@@ -78,11 +78,13 @@ type ResetAction struct {
 	AllowedResetTypes []string `json:"ResetType@Redfish.AllowableValues"`
 }
 
-// Stable returns the system without power state, what follows from it, and what
-// the guest says.
+// Stable returns the system without power state, what follows from it (the
+// restore policy is the run strategy's, which a stop rewrites), and what the
+// guest says.
 func (s *System) Stable() any {
 	c := *s
-	c.Messages, c.PowerState, c.LastResetTime, c.Status, c.HostName = nil, nil, "", nil, ""
+	c.PowerState, c.PowerRestorePolicy, c.LastResetTime, c.Status = nil, "", "", nil
+	c.Messages, c.HostName = nil, ""
 	return &c
 }
 

@@ -237,6 +237,10 @@ func TestPatchSystem_ifMatch(t *testing.T) {
 	}).status; status != http.StatusNoContent {
 		t.Errorf("an action with a stale If-Match = %d, want 204: actions ignore it", status)
 	}
+	b.backend.Update(func(p *powerv1.PowerStatus, _ *bootv1.BootStatus, i *inventoryv1.Inventory) {
+		p.RestorePolicy, p.LastResetTime = powerv1.RestorePolicy_RESTORE_POLICY_ALWAYS_OFF, nil
+		i.GuestOperatingSystem, i.Interfaces[0].IpAddresses = nil, nil
+	})
 	if status := patch(`"stale"`); status != http.StatusPreconditionFailed {
 		t.Errorf("a stale tag = %d, want 412", status)
 	}
