@@ -34,12 +34,12 @@ type Config struct {
 func Configure(flags *flag.FlagSet) process.Run {
 	var cfg Config
 	hostname, _ := os.Hostname() // The name of the pod; without one the flag is needed.
-	flags.StringVar(&cfg.Listen, "listen", "", "address to serve IPMI on, without port; empty: all addresses")
-	flags.StringVar(&cfg.Registry, "registry", "", "gRPC target of the controller's RegistryService")
-	flags.StringVar(&cfg.Power, "power", "", "gRPC target of the power service (power, boot, inventory)")
-	flags.StringVar(&cfg.Replica, "replica", hostname, "unique name of this replica")
-	flags.StringVar(&cfg.CAFile, "ca-file", "", "PEM file of the CA certificates that the services' certificates come from")
-	flags.StringVar(&cfg.TokenFile, "token-file", "", "file of the bearer token to present to the services")
+	flags.StringVar(&cfg.Listen, "listen", "", "`address` to serve IPMI on, without port: that of each BMC comes from the registry; empty: all addresses")
+	flags.StringVar(&cfg.Registry, "registry", "", "gRPC `target` of the RegistryService")
+	flags.StringVar(&cfg.Power, "power", "", "gRPC `target` of PowerService, BootService and InventoryService")
+	flags.StringVar(&cfg.Replica, "replica", hostname, "unique `name` of this frontend")
+	flags.StringVar(&cfg.CAFile, "ca-file", "", "PEM `file` with the CA certificates that the services' certificates come from")
+	flags.StringVar(&cfg.TokenFile, "token-file", "", "`file` with the bearer token to present to the services; read again for each call")
 	return func(ctx context.Context, p *process.Process) error { return run(ctx, p, cfg) }
 }
 
@@ -50,7 +50,7 @@ func (c Config) Validate() error {
 		{"registry", c.Registry}, {"power", c.Power}, {"replica", c.Replica}, {"ca-file", c.CAFile}, {"token-file", c.TokenFile},
 	} {
 		if f.value == "" {
-			errs = append(errs, fmt.Errorf("flag -%s is needed", f.flag))
+			errs = append(errs, fmt.Errorf("--%s is needed", f.flag))
 		}
 	}
 	return errors.Join(errs...)

@@ -37,8 +37,9 @@ type endpoint struct {
 	timer   *time.Timer
 	timerAt time.Time // When timer fires; zero: it does not.
 	closed  bool
-	// guidAt is when the machine's UUID was last asked for.
-	guidAt time.Time
+
+	guidMu sync.Mutex
+	guidAt time.Time // When the machine's UUID was last asked for.
 }
 
 func newEndpoint(s *Server, b *bmc, sock datagramConn) *endpoint {
@@ -110,7 +111,7 @@ func (e *endpoint) handle(b []byte, from peer) (answer []byte) {
 	defer func() {
 		if result == datagramPanic {
 			// One BMC's defect must not end the others'.
-			e.log(e.server.ctx, slog.LevelError, "datagram handler failed",
+			e.alarm("datagram handler failed",
 				slog.String(logkey.Error, panicError(recover()).Error()), slog.String("stack", string(debug.Stack())))
 			answer = nil
 		}
@@ -265,7 +266,7 @@ func (e *endpoint) abandoned(now time.Time, s *session.Session, why string) {
 func (e *endpoint) loginFailed(now time.Time, s *session.Session, why string) {
 	e.backoff.Failed(now, s.Source.Addr(), s.Username)
 	e.server.metrics.logins.WithLabelValues(loginFailed).Inc()
-	e.log(e.server.ctx, slog.LevelWarn, "IPMI login failed", append(sessionAttrs(s), slog.String(logkey.Reason, why))...)
+	e.alarm("IPMI login failed", append(sessionAttrs(s), slog.String(logkey.Reason, why))...)
 }
 
 // expireBy makes expire run at a time or before.
@@ -329,6 +330,8 @@ func (e *endpoint) isClosed() bool {
 
 // wantGUID asks for the machine's UUID when that was not done lately.
 func (e *endpoint) wantGUID(now time.Time) {
+	e.guidMu.Lock()
+	defer e.guidMu.Unlock()
 	if e.server.cfg.Inventory == nil || (!e.guidAt.IsZero() && now.Sub(e.guidAt) < refreshGUID) {
 		return
 	}
@@ -373,6 +376,20 @@ func (e *endpoint) log(ctx context.Context, level slog.Level, message string, at
 	e.server.cfg.Log.LogAttrs(ctx, level, message, append([]slog.Attr{
 		slog.String(logkey.Namespace, r.GetNamespace()), slog.String(logkey.BMC, r.GetName()),
 	}, attrs...)...)
+}
+
+// Lines that strangers can cause: as many a second, and at once.
+const (
+	alarmRate  = 10
+	alarmBurst = 100
+)
+
+// alarm writes a warning of what somebody without a session did. A flood of them
+// is cut; the metrics count on.
+func (e *endpoint) alarm(message string, attrs ...slog.Attr) {
+	if e.server.alarms.take(time.Now(), alarmRate, alarmBurst) {
+		e.log(e.server.ctx, slog.LevelWarn, message, attrs...)
+	}
 }
 
 func sessionAttrs(s *session.Session) []slog.Attr {

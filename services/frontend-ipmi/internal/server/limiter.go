@@ -21,12 +21,6 @@ type limiter struct {
 	buckets [1024]bucket
 }
 
-type bucket struct {
-	mu     sync.Mutex
-	tokens float64
-	last   time.Time
-}
-
 func newLimiter(perSecond int) *limiter {
 	return &limiter{seed: maphash.MakeSeed(), rate: float64(perSecond), burst: float64(perSecond)}
 }
@@ -35,13 +29,24 @@ func newLimiter(perSecond int) *limiter {
 func (l *limiter) allow(now time.Time, source netip.Addr) bool {
 	key := source.As16()
 	hash := maphash.Bytes(l.seed, key[:])
-	b := &l.buckets[hash%uint64(len(l.buckets))]
+	return l.buckets[hash%uint64(len(l.buckets))].take(now, l.rate, l.burst)
+}
+
+// bucket is a token bucket: full at first.
+type bucket struct {
+	mu     sync.Mutex
+	tokens float64
+	last   time.Time
+}
+
+// take takes a token, of those that come at a rate per second up to burst.
+func (b *bucket) take(now time.Time, rate, burst float64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.last.IsZero() {
-		b.tokens = l.burst
+		b.tokens = burst
 	} else {
-		b.tokens = min(l.burst, b.tokens+now.Sub(b.last).Seconds()*l.rate)
+		b.tokens = min(burst, b.tokens+now.Sub(b.last).Seconds()*rate)
 	}
 	b.last = now
 	if b.tokens < 1 {

@@ -65,6 +65,8 @@ type Server struct {
 	cfg     Config
 	metrics *metrics
 	limiter *limiter
+	// alarms bounds the log lines that strangers can cause.
+	alarms bucket
 	// secret keys the challenges of users that do not exist.
 	secret [32]byte
 	// ctx is of calls to other services; it ends with Shutdown.

@@ -1026,3 +1026,26 @@ func TestParseBMC(t *testing.T) {
 		}
 	}
 }
+
+func TestAlarm_floodIsCut(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		e, _ := newTestEndpoint(t, &fakeBackend{}, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+		for i := range 1000 {
+			c := onEndpoint(t, e, source)
+			c.user, c.password = fmt.Sprint(i), "wrong"
+			c.login()
+		}
+		if n := strings.Count(log.String(), "IPMI login failed"); n != 100 {
+			t.Errorf("%d lines of 1000 failed logins at once, want 100", n)
+		}
+		time.Sleep(time.Second)
+		c := onEndpoint(t, e, source)
+		c.user, c.password = "late", "wrong"
+		c.login()
+		if !strings.Contains(log.String(), "user=late") {
+			t.Error("a failure after the flood is not in the log")
+		}
+	})
+}

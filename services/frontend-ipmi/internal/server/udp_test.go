@@ -219,3 +219,21 @@ func TestServer_metrics(t *testing.T) {
 		t.Error("metrics are registered twice without an error")
 	}
 }
+
+func TestServer_looksUpTheMachinesUUID(t *testing.T) {
+	t.Parallel()
+	f := &fakeBackend{uuid: "00112233-4455-6677-8899-aabbccddeeff"}
+	s := newServer(t, f, func(c *Config) { c.Inventory = fakeInventory{f} })
+	c := overUDP(t, applyBMC(t, s, "vm-a"))
+	want := [16]byte{0x33, 0x22, 0x11, 0x00, 0x55, 0x44, 0x77, 0x66, 0x88, 0x99, 0xAA, 0xBB, 0xCC, 0xDD, 0xEE, 0xFF}
+	for range 1000 {
+		c.mustLogin()
+		if c.handshake.GUID == want {
+			return
+		}
+		id := c.handshake.BMCID
+		c.command(ipmi.NetFnApp, 0x3C, byte(id), byte(id>>8), byte(id>>16), byte(id>>24))
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Errorf("RAKP 2 has GUID %x, want %x", c.handshake.GUID, want)
+}
