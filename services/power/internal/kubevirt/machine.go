@@ -176,8 +176,6 @@ func volumeSource(volumes []kvv1.Volume, name string) string {
 			return v.DataVolume.Name
 		case v.PersistentVolumeClaim != nil:
 			return v.PersistentVolumeClaim.ClaimName
-		case v.ContainerDisk != nil:
-			return v.ContainerDisk.Image
 		case v.Ephemeral != nil && v.Ephemeral.PersistentVolumeClaim != nil:
 			return v.Ephemeral.PersistentVolumeClaim.ClaimName
 		default:
@@ -281,11 +279,26 @@ func trays(vm *kvv1.VirtualMachine, vmi *kvv1.VirtualMachineInstance) []hypervis
 			tray.Medium = &hypervisor.Medium{Phase: hypervisor.MediumInserted, Progress: 100, Foreign: true}
 		}
 		if vmi != nil && !vmi.IsFinal() {
-			tray.Pending = volumeSource(vmi.Spec.Volumes, d.Name) != d.Volume
+			tray.Pending = !sameContent(template(vm).Volumes, vmi.Spec.Volumes, d.Name)
 		}
 		list = append(list, tray)
 	}
 	return list
+}
+
+// sameContent tells whether the same fills a drive in both lists.
+func sameContent(a, b []kvv1.Volume, name string) bool {
+	return volumeSource(a, name) == volumeSource(b, name) && image(a, name) == image(b, name)
+}
+
+// image is the container image that fills a drive.
+func image(volumes []kvv1.Volume, name string) string {
+	for i := range volumes {
+		if volumes[i].Name == name && volumes[i].ContainerDisk != nil {
+			return volumes[i].ContainerDisk.Image
+		}
+	}
+	return ""
 }
 
 // sighting is what is remembered of instances beyond their end: MAC addresses
