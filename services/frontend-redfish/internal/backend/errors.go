@@ -35,7 +35,7 @@ type answer struct {
 	tell bool
 }
 
-// answers is the one table of reasons and answers. docs/errors.md shows it.
+// answers is the one table of reasons and answers.
 var answers = map[errorsv1.Reason]answer{
 	errorsv1.Reason_REASON_INVALID_REQUEST: {status: 400, key: message.GeneralError, tell: true},
 	// The client's own credentials were right: the backends refuse this

@@ -30,7 +30,7 @@ import (
 const (
 	readHeaderTimeout = 10 * time.Second // also bounds the TLS handshake
 	readTimeout       = 30 * time.Second
-	writeTimeout      = 75 * time.Second // more than a reset may wait
+	writeTimeout      = 60 * time.Second // more than any backend call may take
 	idleTimeout       = 2 * time.Minute
 	maxHeaderBytes    = 16 << 10
 	maxBodyBytes      = 64 << 10
