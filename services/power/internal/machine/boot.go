@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"kubevirtbmc.dev/pkg/callctx"
 	"kubevirtbmc.dev/pkg/hypervisor"
 	"kubevirtbmc.dev/pkg/logkey"
 	"kubevirtbmc.dev/services/power/internal/bootorder"
@@ -35,6 +36,23 @@ var kindOf = map[record.Target]hypervisor.DeviceKind{
 	record.TargetCD:  hypervisor.DeviceCDROM,
 }
 
+// bootMethod is how an override reaches a machine's next instance.
+type bootMethod interface {
+	// arm completes a new override before it is recorded in the place of an
+	// earlier one (nil: there was none).
+	arm(m *hypervisor.Machine, next, earlier *record.Override)
+	// clear returns what is recorded when an override is taken back and rest is
+	// all that is to stay of it (nil: nothing).
+	clear(earlier, rest *record.Override) *record.Override
+	// used tells whether a one-time override has been used.
+	used(m *hypervisor.Machine, o *record.Override) bool
+	// own returns the orders that the machine has without the override.
+	own(m *hypervisor.Machine, o *record.Override) map[string]int
+	// settle brings machine and override together, one step at a time; settled
+	// when there is nothing to do.
+	settle(ctx context.Context, m *hypervisor.Machine, o *record.Override) (settled bool, err error)
+}
+
 // BootStatus returns a machine's boot status, from the cache.
 func (e *Engine) BootStatus(ref hypervisor.Ref) (*BootStatus, error) {
 	m, rec, err := e.read(ref)
@@ -42,9 +60,9 @@ func (e *Engine) BootStatus(ref hypervisor.Ref) (*BootStatus, error) {
 		return nil, err
 	}
 	status := &BootStatus{
-		Override: inForce(m, rec.Override),
+		Override: e.inForce(m, rec.Override),
 		Mode:     m.Firmware.Mode,
-		Devices:  bootorder.Sort(m.Devices, ownOrders(m, rec.Override)),
+		Devices:  bootorder.Sort(m.Devices, e.boot.own(m, rec.Override)),
 		Targets:  []record.Target{record.TargetNone},
 	}
 	if m.Firmware.Mode != "" {
@@ -61,42 +79,24 @@ func (e *Engine) BootStatus(ref hypervisor.Ref) (*BootStatus, error) {
 }
 
 // inForce returns the override that readers see.
-func inForce(m *hypervisor.Machine, o *record.Override) *record.Override {
+func (e *Engine) inForce(m *hypervisor.Machine, o *record.Override) *record.Override {
 	switch {
 	case o == nil:
 		return nil
-	case o.Stage == record.Restoring || consumed(m, o):
+	case o.Stage == record.Restoring || e.boot.used(m, o):
 		return o.Next
 	default:
 		return o
 	}
 }
 
-// ownOrders returns the orders that the template has, or would have without the
-// override.
-func ownOrders(m *hypervisor.Machine, o *record.Override) map[string]int {
-	if o.Patches() {
-		return bootorder.Restore(m.Devices, o.Own, o.Planned, o.Before)
-	}
-	return bootorder.Orders(m.Devices)
-}
-
-// consumed tells whether a one-time override has been used: an instance that
-// came after it was armed has its orders and a guest that runs or has run.
-func consumed(m *hypervisor.Machine, o *record.Override) bool {
-	i := m.Instance
-	return o.Patches() && o.Persistence == record.Once && i != nil && i.UID != o.InstanceUID &&
-		(i.Phase == hypervisor.PhaseSucceeded || !i.Started.IsZero()) &&
-		bootorder.Matches(i.BootOrder, o.Planned)
-}
-
 // needsNewInstance tells whether a reset would leave out something that waits.
-func needsNewInstance(m *hypervisor.Machine, rec *record.Record) bool {
+func (e *Engine) needsNewInstance(m *hypervisor.Machine, rec *record.Record) bool {
 	if m.Instance == nil {
 		return false
 	}
-	o := inForce(m, rec.Override)
-	return m.RestartRequired || m.OutOfDate() || o.Patches() && o.Persistence == record.Once
+	o := e.inForce(m, rec.Override)
+	return m.RestartRequired || m.OutOfDate() || o.Active() && o.Persistence == record.Once
 }
 
 func hasKind(m *hypervisor.Machine, kind hypervisor.DeviceKind) bool {
@@ -137,26 +137,14 @@ func (e *Engine) setOverride(ctx context.Context, ref hypervisor.Ref, wanted rec
 		earlier = rec.Override
 		next := wanted
 		if next.Stage != record.Idle {
-			next.Stage = record.Arming
-			next.InstanceUID = ""
-			if m.Instance != nil {
-				next.InstanceUID = m.Instance.UID
-			}
-			next.Before = bootorder.Orders(m.Devices)
-			next.Own = ownOrders(m, earlier)
-			next.Planned = bootorder.Plan(m.Devices, next.Own, kindOf[next.Target])
+			e.boot.arm(m, &next, earlier)
 			rec.Override = &next
 			return nil
 		}
-		rest := idle(&next)
-		if !earlier.Patches() {
-			rec.Override = rest
-			return nil
+		rec.Override = idle(&next)
+		if earlier.Active() {
+			rec.Override = e.boot.clear(earlier, rec.Override)
 		}
-		restoring := *earlier
-		restoring.Stage = record.Restoring
-		restoring.Next = rest
-		rec.Override = &restoring
 		return nil
 	})
 	if err != nil {
@@ -166,8 +154,8 @@ func (e *Engine) setOverride(ctx context.Context, ref hypervisor.Ref, wanted rec
 	if err != nil {
 		return err
 	}
-	for rec.Override.Patches() {
-		settled, err := e.reconcileBoot(ctx, m, rec)
+	for rec.Override.Active() {
+		settled, err := e.boot.settle(ctx, m, rec.Override)
 		if err != nil {
 			if !errors.Is(err, hypervisor.ErrNotFound) {
 				e.takeBack(ctx, ref, wanted.ID, earlier)
@@ -181,7 +169,8 @@ func (e *Engine) setOverride(ctx context.Context, ref hypervisor.Ref, wanted rec
 			return err
 		}
 	}
-	e.logger(ref).Info("boot override set", slog.String(logkey.Action, string(wanted.Persistence)+" "+string(wanted.Target)))
+	e.logger(ref).Info("boot override set", slog.String(logkey.Request, callctx.RequestID(ctx)),
+		slog.String(logkey.Action, string(wanted.Persistence)+" "+string(wanted.Target)))
 	e.queue.add(ref)
 	return nil
 }
@@ -233,63 +222,6 @@ func (e *Engine) takeBack(ctx context.Context, ref hypervisor.Ref, id string, ea
 	}
 }
 
-// reconcileBoot brings template and override together, one step at a time; it
-// is settled when there is nothing to do.
-func (e *Engine) reconcileBoot(ctx context.Context, m *hypervisor.Machine, rec *record.Record) (settled bool, err error) {
-	ref, o := m.Ref, rec.Override
-	switch o.Stage {
-	case record.Arming:
-		own := ownOrders(m, o)
-		planned := bootorder.Plan(m.Devices, own, kindOf[o.Target])
-		if planned == nil {
-			// The device has gone since.
-			return false, e.updateOverride(ctx, ref, o, func(o *record.Override) { o.Stage = record.Restoring })
-		}
-		if !sameOrders(planned, o.Planned) || !sameOrders(own, o.Own) {
-			// Somebody has changed the template since it was recorded.
-			return false, e.updateOverride(ctx, ref, o, func(o *record.Override) { o.Own, o.Planned = own, planned })
-		}
-		if !bootorder.Equal(m.Devices, planned) {
-			return false, e.setBoot(ctx, m, planned)
-		}
-		return false, e.updateOverride(ctx, ref, o, func(o *record.Override) {
-			o.Stage = record.Armed
-			o.Before = nil
-		})
-	case record.Armed:
-		if !consumed(m, o) {
-			return true, nil
-		}
-		e.logger(ref).Info("boot override used", slog.String(logkey.Action, string(o.Target)))
-		return false, e.updateOverride(ctx, ref, o, func(o *record.Override) { o.Stage = record.Restoring })
-	case record.Restoring:
-		if own := ownOrders(m, o); !bootorder.Equal(m.Devices, own) {
-			return false, e.setBoot(ctx, m, own)
-		}
-		return false, e.update(ctx, ref, func(_ *hypervisor.Machine, rec *record.Record) error {
-			if rec.Override == nil || rec.Override.ID != o.ID || rec.Override.Stage != record.Restoring {
-				return errUnchanged
-			}
-			rec.Override = rec.Override.Next
-			return nil
-		})
-	default:
-		return true, nil
-	}
-}
-
-// setBoot writes orders to the template; a template that has changed since it
-// was read is looked at again.
-func (e *Engine) setBoot(ctx context.Context, m *hypervisor.Machine, orders map[string]int) error {
-	ctx, cancel := context.WithTimeout(ctx, verbTimeout)
-	defer cancel()
-	err := e.hypervisor.SetBoot(ctx, m.Ref, m.ResourceVersion, orders, "")
-	if errors.Is(err, hypervisor.ErrStale) {
-		return nil
-	}
-	return err
-}
-
 // updateOverride changes an override that still is the one that was read.
 func (e *Engine) updateOverride(ctx context.Context, ref hypervisor.Ref, o *record.Override, f func(*record.Override)) error {
 	return e.update(ctx, ref, func(_ *hypervisor.Machine, rec *record.Record) error {
@@ -299,18 +231,4 @@ func (e *Engine) updateOverride(ctx context.Context, ref hypervisor.Ref, o *reco
 		f(rec.Override)
 		return nil
 	})
-}
-
-func sameOrders(a, b map[string]int) bool {
-	for name, order := range a {
-		if b[name] != order {
-			return false
-		}
-	}
-	for name, order := range b {
-		if a[name] != order {
-			return false
-		}
-	}
-	return true
 }

@@ -79,6 +79,7 @@ type Engine struct {
 	shutdownGrace time.Duration
 	queue         *queue
 	followers     *follow.Hub
+	boot          bootMethod
 	unsubscribe   func()
 
 	mu      sync.Mutex
@@ -124,6 +125,7 @@ func New(config Config) *Engine {
 	if e.shutdownGrace == 0 {
 		e.shutdownGrace = defaultShutdownGrace
 	}
+	e.boot = templatePatch{engine: e}
 	e.unsubscribe = e.hypervisor.Subscribe(e.changed)
 	return e
 }
@@ -270,14 +272,14 @@ func (e *Engine) update(ctx context.Context, ref hypervisor.Ref, f func(*hypervi
 }
 
 // observed gathers what decisions about an operation rest on.
-func observed(m *hypervisor.Machine, rec *record.Record, op *record.Operation) transition.Observed {
+func (e *Engine) observed(m *hypervisor.Machine, rec *record.Record, op *record.Operation) transition.Observed {
 	o := transition.Observed{
 		State:            transition.Observe(m),
 		Strategy:         m.RunStrategy,
 		StartQueued:      m.StartQueued,
 		StartSent:        op != nil && time.Since(op.StartSent) < startSettle,
 		Ending:           transition.Ending(m),
-		NeedsNewInstance: needsNewInstance(m, rec),
+		NeedsNewInstance: e.needsNewInstance(m, rec),
 	}
 	if i := m.Instance; i != nil {
 		o.Fresh = op != nil && i.UID != op.InstanceUID

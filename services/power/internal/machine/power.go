@@ -64,7 +64,7 @@ func (e *Engine) accept(ctx context.Context, ref hypervisor.Ref, action transiti
 		if latest.Active() {
 			current = latest.Goal
 		}
-		o := observed(m, rec, latest)
+		o := e.observed(m, rec, latest)
 		goal, verdict := transition.Decide(o, action, current)
 		now := time.Now().UTC()
 		switch verdict {
@@ -201,8 +201,8 @@ func (e *Engine) reconcile(ctx context.Context, ref hypervisor.Ref) time.Duratio
 	}
 	e.observe(m, rec)
 
-	if rec.Override.Patches() {
-		settled, err := e.reconcileBoot(ctx, m, rec)
+	if rec.Override.Active() {
+		settled, err := e.boot.settle(ctx, m, rec.Override)
 		if err != nil {
 			return e.retry(ref, "boot override", err)
 		}
@@ -233,7 +233,7 @@ func (e *Engine) reconcilePower(ctx context.Context, m *hypervisor.Machine, rec 
 		return e.finish(ctx, ref, op, record.Failed, "not reached in time: "+e.waitsFor(m, rec, op))
 	}
 
-	o := observed(m, rec, op)
+	o := e.observed(m, rec, op)
 	step := transition.Next(o, op.Goal)
 	switch step {
 	case transition.Done:
@@ -507,7 +507,7 @@ func (e *Engine) waitsFor(m *hypervisor.Machine, rec *record.Record, op *record.
 	if trouble != "" {
 		return trouble
 	}
-	switch o := observed(m, rec, op); o.State {
+	switch o := e.observed(m, rec, op); o.State {
 	case transition.Absent:
 		return "waits for an instance"
 	case transition.Starting:

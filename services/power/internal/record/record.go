@@ -140,8 +140,9 @@ type Override struct {
 	Next *Override `json:"next,omitempty"`
 }
 
-// Patches tells whether the override has orders in the template, or may have.
-func (o *Override) Patches() bool { return o != nil && o.Stage != Idle }
+// Active tells whether the override has an effect on the machine, or may have; a
+// nil one has none.
+func (o *Override) Active() bool { return o != nil && o.Stage != Idle }
 
 // Parse reads a record; nil is an empty one.
 func Parse(document []byte) (*Record, error) {
