@@ -203,15 +203,26 @@ func OwnerOf(c net.Conn) *Owner {
 	return nil
 }
 
-// Begin marks a connection as one with a request under way and returns what
-// ends that. stopping tells that the owner is closed: the answer should be the
-// connection's last.
-func Begin(c net.Conn) (end func(), stopping bool) {
+// Begin marks a connection as one with a request under way, until ConnState says
+// that it is idle: only then is the answer written. stopping tells that the owner
+// is closed: the answer should be the connection's last.
+func Begin(c net.Conn) (stopping bool) {
 	own := unwrap(c)
 	if own == nil {
-		return func() {}, false
+		return false
 	}
-	return func() { own.setBusy(false) }, own.setBusy(true)
+	return own.setBusy(true)
+}
+
+// ConnState takes note of connections that become idle, and closes them where
+// their owner is closed; it is meant for http.Server.
+func ConnState(c net.Conn, state http.ConnState) {
+	if state != http.StateIdle {
+		return
+	}
+	if own := unwrap(c); own != nil && own.setBusy(false) {
+		own.Close() //nolint:errcheck // There is nobody to tell.
+	}
 }
 
 func (c *conn) setBusy(busy bool) (stopping bool) {
@@ -219,24 +230,6 @@ func (c *conn) setBusy(busy bool) (stopping bool) {
 	defer c.owner.mu.Unlock()
 	c.busy = busy
 	return c.owner.closed
-}
-
-// ConnState closes connections of closed owners once they are idle; it is meant
-// for http.Server.
-func ConnState(c net.Conn, state http.ConnState) {
-	if state != http.StateIdle {
-		return
-	}
-	own := unwrap(c)
-	if own == nil {
-		return
-	}
-	own.owner.mu.Lock()
-	closed := own.owner.closed
-	own.owner.mu.Unlock()
-	if closed {
-		own.Close() //nolint:errcheck // There is nobody to tell.
-	}
 }
 
 func unwrap(c net.Conn) *conn {

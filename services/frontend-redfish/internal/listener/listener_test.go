@@ -69,8 +69,7 @@ func TestOwner_Close(t *testing.T) {
 	defer p.Close()
 	idleClient, _ := accept(t, f, p)
 	busyClient, busy := accept(t, f, p)
-	end, stopping := Begin(busy)
-	if stopping {
+	if Begin(busy) {
 		t.Error("stopping before Close")
 	}
 	o.Close()
@@ -82,7 +81,9 @@ func TestOwner_Close(t *testing.T) {
 	}
 	busyClient.Read(make([]byte, 1))
 	ConnState(busy, http.StateActive)
-	end()
+	if !Begin(busy) {
+		t.Error("not stopping after Close")
+	}
 	ConnState(busy, http.StateIdle)
 	if !closedSoon(busyClient) {
 		t.Error("a connection lives on although its request is over")

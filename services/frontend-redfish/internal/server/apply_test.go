@@ -265,6 +265,37 @@ func TestRemove_closesPortsAndConnections(t *testing.T) {
 	}
 }
 
+// When another replica takes over, what this one has begun is still answered.
+func TestRemove_answersWhatIsUnderWay(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	hold := b.backend.HoldTransitions()
+	conn := b.dialTLS()
+	defer conn.Close()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, b.base+resetPath, strings.NewReader(`{"ResetType":"ForceOff"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.SetBasicAuth(admin, password)
+	if err := request.Write(conn); err != nil {
+		t.Fatal(err)
+	}
+	<-hold.Entered
+	b.server.Remove(b.entry.GetBmc())
+	close(hold.Release)
+	reader := bufio.NewReader(conn)
+	response, err := http.ReadResponse(reader, request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if response.StatusCode != http.StatusNoContent {
+		t.Errorf("status = %d, want 204", response.StatusCode)
+	}
+	if _, err := reader.ReadByte(); err == nil || strings.Contains(err.Error(), "timeout") {
+		t.Errorf("the connection lives on: %v", err)
+	}
+}
+
 // A client that holds connections open takes only from its own BMC, and new
 // connections still get in.
 func TestConnections_areBounded(t *testing.T) {

@@ -63,8 +63,7 @@ func ok(r resource.Resource) (reply, error) {
 // serveHTTP is where requests of all BMCs come in.
 func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	conn, _ := r.Context().Value(connKey{}).(net.Conn)
-	end, stopping := listener.Begin(conn)
-	defer end()
+	stopping := listener.Begin(conn)
 	c := &call{w: w, r: r, endpoint: endpointOf(conn), id: callctx.NewRequestID(), started: time.Now(), route: "none"}
 	if stopping || c.endpoint == nil {
 		w.Header().Set("Connection", "close")
