@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -138,3 +139,37 @@ func (l *lockedBuffer) String() string {
 var _ io.Writer = (*lockedBuffer)(nil)
 
 func (b *bench) address() string { return fmt.Sprintf("127.0.0.1:%d", b.port()) }
+
+func TestNew_tellsWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	services := fakeservice.Start(t)
+	full := ipmifrontend.Config{Registry: services.Conn, Power: services.Conn, Boot: services.Conn, Replica: "r"}
+	if _, err := ipmifrontend.New(full); err != nil {
+		t.Errorf("what is needed is not enough: %v", err)
+	}
+	for name, change := range map[string]func(*ipmifrontend.Config){
+		"registry": func(c *ipmifrontend.Config) { c.Registry = nil },
+		"power":    func(c *ipmifrontend.Config) { c.Power = nil },
+		"boot":     func(c *ipmifrontend.Config) { c.Boot = nil },
+		"replica":  func(c *ipmifrontend.Config) { c.Replica = "" },
+	} {
+		cfg := full
+		change(&cfg)
+		if _, err := ipmifrontend.New(cfg); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("without %s: %v", name, err)
+		}
+	}
+}
+
+// A BMC that can't be served is told to the registry, with the reason.
+func TestRun_acknowledgesFailure(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	before := len(b.services.Acknowledgements())
+	b.services.Upsert(newBMC("vm-b", b.port()))
+	eventually(t, "acknowledgement", func() bool { return len(b.services.Acknowledgements()) > before })
+	ack := b.services.Acknowledgements()[before]
+	if ack.GetServing() || !strings.Contains(ack.GetMessage(), "address already in use") {
+		t.Errorf("a BMC on a port that is taken: %v", ack)
+	}
+}

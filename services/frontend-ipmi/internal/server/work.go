@@ -74,6 +74,9 @@ func (e *endpoint) answer(s *session.Session, message ipmi.Message, code ipmi.Co
 // came before is answered as before or, while it is under way, once that is
 // done.
 func (e *endpoint) enqueue(now time.Time, s *session.Session, found *command.Command, request command.Request, payload []byte, from peer) []byte {
+	if e.closed { // Shutdown waits for the workers that there are, and no more.
+		return nil
+	}
 	pending, verdict := s.Requests.Begin(now, payload, found.Mutates)
 	switch {
 	case verdict == session.Underway:
