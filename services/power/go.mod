@@ -17,6 +17,7 @@ require (
 	kubevirt.io/containerized-data-importer-api v1.64.0
 	kubevirtbmc.dev/pkg v0.0.0
 	kubevirtbmc.dev/proto v0.0.0
+	sigs.k8s.io/yaml v1.6.0
 )
 
 require (
@@ -85,7 +86,6 @@ require (
 	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730 // indirect
 	sigs.k8s.io/randfill v1.0.0 // indirect
 	sigs.k8s.io/structured-merge-diff/v6 v6.4.2 // indirect
-	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
 replace (

@@ -329,8 +329,10 @@ func sight(vmi *kvv1.VirtualMachineInstance, before *sighting) *sighting {
 	if t := vmi.Status.CurrentCPUTopology; t != nil && t.Cores > 0 {
 		now.cpu = topology{sockets: int(t.Sockets), cores: int(t.Cores), threads: int(t.Threads)}
 	}
-	if m := vmi.Status.Machine; m != nil {
-		now.machineType = m.Type
+	for _, m := range []*kvv1.Machine{vmi.Spec.Domain.Machine, vmi.Status.Machine} {
+		if m != nil {
+			now.machineType = m.Type
+		}
 	}
 	if before != nil {
 		maps.Copy(now.macs, before.macs)
