@@ -94,8 +94,8 @@ type entry struct {
 	mu      sync.Mutex
 	timer   *time.Timer
 	history history
-	// held is the operation that this process has accepted or taken over.
-	held string
+	// held are the operations that this process has accepted or taken over.
+	held map[string]bool
 	// last is the last operation that ended or was replaced here.
 	last record.Operation
 	// failures counts refusals of the hypervisor in a row, trouble is the last.
@@ -258,7 +258,7 @@ func (e *Engine) update(ctx context.Context, ref hypervisor.Ref, f func(*hypervi
 		if bytes.Equal(document, m.State) {
 			return nil
 		}
-		err = e.hypervisor.SetState(ctx, ref, m.State, document)
+		err = e.setState(ctx, ref, m.State, document)
 		if !errors.Is(err, hypervisor.ErrStale) {
 			return err
 		}
@@ -269,6 +269,12 @@ func (e *Engine) update(ctx context.Context, ref hypervisor.Ref, f func(*hypervi
 		}
 	}
 	return fmt.Errorf("%w: the machine's state changes too fast", hypervisor.ErrUnavailable)
+}
+
+func (e *Engine) setState(ctx context.Context, ref hypervisor.Ref, old, state []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, verbTimeout)
+	defer cancel()
+	return e.hypervisor.SetState(ctx, ref, old, state)
 }
 
 // observed gathers what decisions about an operation rest on.

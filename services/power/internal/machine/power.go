@@ -57,6 +57,9 @@ func (e *Engine) Transition(ctx context.Context, ref hypervisor.Ref, action tran
 // accept writes an action down as the machine's operation.
 func (e *Engine) accept(ctx context.Context, ref hypervisor.Ref, action transition.Action) (*record.Operation, error) {
 	var own, replaced *record.Operation
+	id := rand.Text()
+	// Before it is written: a worker may see it at once.
+	e.hold(ref, id)
 	err := e.update(ctx, ref, func(m *hypervisor.Machine, rec *record.Record) error {
 		own, replaced = nil, nil
 		latest := rec.Power.Operation
@@ -78,7 +81,7 @@ func (e *Engine) accept(ctx context.Context, ref hypervisor.Ref, action transiti
 			own = latest
 			return errUnchanged
 		case transition.Reached:
-			own = &record.Operation{ID: rand.Text(), Action: action, Goal: goal, Phase: record.Succeeded, Start: now, End: now}
+			own = &record.Operation{ID: id, Action: action, Goal: goal, Phase: record.Succeeded, Start: now, End: now}
 			return errUnchanged
 		}
 		if latest.Active() {
@@ -88,7 +91,7 @@ func (e *Engine) accept(ctx context.Context, ref hypervisor.Ref, action transiti
 			rec.Power.RunStrategy = ""
 		}
 		own = &record.Operation{
-			ID: rand.Text(), Request: callctx.RequestID(ctx), Action: action, Goal: goal, Phase: record.UnderWay,
+			ID: id, Request: callctx.RequestID(ctx), Action: action, Goal: goal, Phase: record.UnderWay,
 			Start: now, Deadline: now.Add(e.deadline(m, goal)),
 			Holder: e.holder, Lease: now.Add(e.lease),
 		}
@@ -103,12 +106,11 @@ func (e *Engine) accept(ctx context.Context, ref hypervisor.Ref, action transiti
 			own.StartSent = latest.StartSent
 		}
 		rec.Power.Operation = own
-		entry := e.entry(ref)
-		entry.mu.Lock()
-		entry.held = own.ID
-		entry.mu.Unlock()
 		return nil
 	})
+	if err != nil || own.ID != id || !own.Active() {
+		e.letGo(ref, id)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -342,15 +344,32 @@ func (e *Engine) holds(ref hypervisor.Ref, op *record.Operation) bool {
 	entry := e.entry(ref)
 	entry.mu.Lock()
 	defer entry.mu.Unlock()
-	return entry.held == op.ID
+	return entry.held[op.ID]
+}
+
+func (e *Engine) hold(ref hypervisor.Ref, id string) {
+	entry := e.entry(ref)
+	entry.mu.Lock()
+	defer entry.mu.Unlock()
+	if entry.held == nil {
+		entry.held = map[string]bool{}
+	}
+	entry.held[id] = true
+}
+
+func (e *Engine) letGo(ref hypervisor.Ref, id string) {
+	entry := e.entry(ref)
+	entry.mu.Lock()
+	defer entry.mu.Unlock()
+	delete(entry.held, id)
+	if len(entry.held) == 0 {
+		entry.held = nil
+	}
 }
 
 // takeOver makes an operation of a process that is gone this one's.
 func (e *Engine) takeOver(ctx context.Context, ref hypervisor.Ref, op *record.Operation) time.Duration {
-	entry := e.entry(ref)
-	entry.mu.Lock()
-	entry.held = op.ID
-	entry.mu.Unlock()
+	e.hold(ref, op.ID)
 	if op.Step.Completes() {
 		return e.finish(ctx, ref, op, record.Failed, fmt.Sprintf("interrupted while the %s was being sent; it may have happened", op.Step))
 	}
@@ -428,6 +447,7 @@ func (e *Engine) ended(ref hypervisor.Ref, op *record.Operation) {
 	entry.mu.Lock()
 	entry.last = *op
 	entry.mu.Unlock()
+	e.letGo(ref, op.ID)
 	e.metrics.ended(op)
 	attrs := []any{
 		slog.String(logkey.Action, string(op.Action)), slog.String(logkey.State, string(op.Phase)),
