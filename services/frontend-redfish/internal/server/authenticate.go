@@ -55,7 +55,7 @@ func (s *Server) logIn(ctx context.Context, c *call, username, password string) 
 		s.cfg.Log.WarnContext(ctx, "login refused", logkey.Request, c.id,
 			logkey.Namespace, c.endpoint.ref.GetNamespace(), logkey.BMC, c.endpoint.ref.GetName(),
 			logkey.Protocol, "redfish", logkey.User, username, logkey.Source, c.source.String())
-		return account.Account{}, message.Errorf(http.StatusUnauthorized, message.ResourceAtURIUnauthorized, c.r.URL.Path, "wrong user name or password")
+		return account.Account{}, message.Errorf(http.StatusUnauthorized, message.ResourceAtURIUnauthorized, shorten(c.r.URL.Path), "wrong user name or password")
 	}
 	s.backoff.Succeeded(c.endpoint, c.source, username)
 	s.metrics.logins.WithLabelValues("accepted").Inc()

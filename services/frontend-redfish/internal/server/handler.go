@@ -156,7 +156,7 @@ func (s *Server) serve(ctx context.Context, c *call, rt *route) {
 	}
 	switch {
 	case len(rt.operations) == 0:
-		s.refuse(c, message.Errorf(http.StatusNotFound, message.ResourceMissingAtURI, c.r.URL.Path))
+		s.refuse(c, missing(c))
 		return
 	case method == http.MethodOptions:
 		s.send(c, reply{status: http.StatusNoContent})
@@ -220,7 +220,7 @@ func accepts(header, base string) bool {
 func (s *Server) fail(ctx context.Context, c *call, err error) {
 	var refusal *message.Error
 	if !errors.As(err, &refusal) {
-		refusal = backend.Explain(err, backend.Subject{URI: c.r.URL.Path})
+		refusal = backend.Explain(err, backend.Subject{URI: shorten(c.r.URL.Path)})
 		s.cfg.Log.WarnContext(ctx, "backend call failed", logkey.Request, c.id,
 			logkey.Namespace, c.endpoint.ref.GetNamespace(), logkey.BMC, c.endpoint.ref.GetName(), logkey.Error, err.Error())
 	}
