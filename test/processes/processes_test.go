@@ -163,8 +163,10 @@ func (s *system) eventually(what string, done func() bool) {
 
 // ipmitool returns what ipmitool prints, and whether it succeeds.
 func (s *system) ipmitool(args ...string) (string, bool) {
-	cmd := exec.CommandContext(s.t.Context(), "ipmitool", append([]string{"-I", "lanplus", "-H", "127.0.0.1", "-p", fmt.Sprint(s.ipmi),
-		"-U", username, "-P", password, "-N", "2", "-R", "2"}, args...)...)
+	cmd := exec.CommandContext(s.t.Context(), "ipmitool", append([]string{
+		"-I", "lanplus", "-H", "127.0.0.1", "-p", fmt.Sprint(s.ipmi),
+		"-U", username, "-P", password, "-N", "2", "-R", "2",
+	}, args...)...)
 	out, err := cmd.CombinedOutput()
 	return string(out), err == nil
 }
