@@ -24,7 +24,8 @@ run: build ## Run all services with three simulated VMs (COUNT=n for others) and
 
 .PHONY: test
 test: clients bin/gotestsum bin/grpcurl ## Run unit, contract, protocol and interop tests; no cluster needed.
-	hack/test.sh
+	GOWORK=off hack/test.sh cluster test/cluster ./...
+	hack/test.sh test . work
 
 ##@ Building
 
@@ -65,8 +66,8 @@ verify: ## Fail if generated files or module requirements are out of step.
 	hack/verify.sh
 
 .PHONY: race
-race: ## Run the unit tests under the race detector.
-	go test -race $(patsubst %,./%/...,$(filter-out proto test,$(MODULES)))
+race: bin/gotestsum ## Run the unit tests under the race detector.
+	hack/test.sh race . -race $(patsubst %,./%/...,$(filter-out proto test,$(MODULES)))
 
 .PHONY: fuzz
 fuzz: ## Fuzz each parser of network input for FUZZTIME (10s).
