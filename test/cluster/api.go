@@ -40,9 +40,11 @@ func (c *Cluster) upAPI(ctx context.Context, o Options, bin binaries, j *journal
 	if err := pki(keys, c.Kubeconfig, server, firstAddress(apiServices), loopback); err != nil {
 		return err
 	}
-	apiserver := append([]string{bin.path("kube-apiserver"), "--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", ports[0]),
+	apiserver := append([]string{
+		bin.path("kube-apiserver"), "--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", ports[0]),
 		// Without a controller manager no namespace gets its service account.
-		"--disable-admission-plugins=ServiceAccount", "--authorization-mode=RBAC"}, apiserverArgs(keys, ports[1], apiServices)...)
+		"--disable-admission-plugins=ServiceAccount", "--authorization-mode=RBAC",
+	}, apiserverArgs(keys, ports[1], apiServices)...)
 	if err := l.run(node.Spec{Daemons: daemons(o.Dir,
 		etcdArgs(filepath.Join(o.Dir, "etcd"), ports[1], ports[2]),
 		apiserver,
@@ -89,9 +91,11 @@ func (c *Cluster) applyCRDs(ctx context.Context, o Options, bin binaries) error 
 func etcdArgs(dir string, client, peer int) []string {
 	url := fmt.Sprintf("http://127.0.0.1:%d", client)
 	peerURL := fmt.Sprintf("http://127.0.0.1:%d", peer)
-	return []string{"etcd", "--data-dir", dir, "--unsafe-no-fsync",
+	return []string{
+		"etcd", "--data-dir", dir, "--unsafe-no-fsync",
 		"--listen-client-urls", url, "--advertise-client-urls", url,
-		"--listen-peer-urls", peerURL, "--initial-advertise-peer-urls", peerURL, "--initial-cluster", "default=" + peerURL}
+		"--listen-peer-urls", peerURL, "--initial-advertise-peer-urls", peerURL, "--initial-cluster", "default=" + peerURL,
+	}
 }
 
 // apiserverArgs is the part of kube-apiserver's command line that all levels

@@ -107,7 +107,7 @@ func targets(level Level, version string) []target {
 		t = append(t, kubeVirtTarget(name, version, false))
 	}
 	if level == LevelKubeVirt {
-		return append(t, ownKubeVirtTarget("nodestandin", version))
+		return append(t, ownTarget("launcherstandin"), ownKubeVirtTarget("nodestandin", version))
 	}
 	for _, name := range []string{"virt-launcher-monitor", "virt-chroot", "virt-tail"} {
 		t = append(t, kubeVirtTarget(name, version, false))

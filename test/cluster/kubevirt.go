@@ -81,22 +81,24 @@ func images(ctx context.Context, o Options, bin binaries) ([]ociarchive.Image, e
 	// These run with runAsNonRoot, which wants a number.
 	passwd := ociarchive.File{Path: "/etc/passwd", Mode: 0o644, Content: []byte("root:x:0:0::/:/\nkubevirt:x:1001:1001::/:/\n")}
 	for _, name := range []string{"virt-operator", "virt-api", "virt-controller"} {
-		list = append(list, ociarchive.Image{Name: kubeVirt(name), User: "1001", Entrypoint: []string{"/usr/bin/" + name},
-			Files: []ociarchive.File{tmp, passwd, program(name, "/usr/bin/"+name)}})
+		list = append(list, ociarchive.Image{
+			Name: kubeVirt(name), User: "1001", Entrypoint: []string{"/usr/bin/" + name},
+			Files: []ociarchive.File{tmp, passwd, program(name, "/usr/bin/"+name)},
+		})
 	}
 	if o.Level == LevelKubeVirt {
-		// One program plays all that the two images are asked to run; it acts by
-		// the name that it is called by.
-		files := []ociarchive.File{tmp, program("nodestandin", "/usr/bin/nodestandin")}
-		for _, path := range []string{"/bin/sh", "/usr/bin/cp", "/usr/bin/virt-handler", "/usr/bin/virt-launcher-monitor", "/usr/bin/virt-tail", "/usr/bin/container-disk"} {
-			files = append(files, ociarchive.File{Path: path, Link: "/usr/bin/nodestandin"})
+		// One program plays all that virt-launcher's image is asked to run; it
+		// acts by the name that it is called by.
+		launcher := []ociarchive.File{tmp, program("launcherstandin", "/usr/bin/launcherstandin")}
+		for _, path := range []string{"/bin/sh", "/usr/bin/cp", "/usr/bin/virt-launcher-monitor", "/usr/bin/virt-tail", "/usr/bin/container-disk"} {
+			launcher = append(launcher, ociarchive.File{Path: path, Link: "/usr/bin/launcherstandin"})
 		}
 		return append(list,
-			ociarchive.Image{Name: kubeVirt("virt-handler"), User: "0", Entrypoint: []string{"/usr/bin/virt-handler"}, Files: files},
-			ociarchive.Image{Name: kubeVirt("virt-launcher"), User: "0", Entrypoint: []string{"/usr/bin/virt-launcher-monitor"}, Files: files},
+			ociarchive.Image{Name: kubeVirt("virt-handler"), User: "0", Entrypoint: []string{"/usr/bin/virt-handler"}, Files: []ociarchive.File{tmp, program("nodestandin", "/usr/bin/virt-handler")}},
+			ociarchive.Image{Name: kubeVirt("virt-launcher"), User: "0", Entrypoint: []string{"/usr/bin/virt-launcher-monitor"}, Files: launcher},
 			// Pods that name the guests' images have to find them.
-			ociarchive.Image{Name: GuestDiskImage, User: "107", Entrypoint: []string{"/usr/bin/container-disk"}, Files: files},
-			ociarchive.Image{Name: GuestCDImage, User: "107", Entrypoint: []string{"/usr/bin/container-disk"}, Files: files},
+			ociarchive.Image{Name: GuestDiskImage, User: "107", Entrypoint: []string{"/usr/bin/container-disk"}, Files: launcher},
+			ociarchive.Image{Name: GuestCDImage, User: "107", Entrypoint: []string{"/usr/bin/container-disk"}, Files: launcher},
 		), nil
 	}
 	source, err := kubeVirtSource(ctx, o.KubeVirtVersion)

@@ -173,9 +173,9 @@ func makeCgroups(j *journal) ([]string, error) {
 
 // connect makes the link between the host and the network namespace of pid,
 // and routes to pods and services. The name of the host's end decides between
-// clusters that come up at the same time. Link and routes go with the network
-// namespace: there is no moment at which a crash would leave them behind.
-func connect(ctx context.Context, pid int, j *journal) (network, error) {
+// clusters that come up at the same time, and its hardware address tells Down
+// that it is ours. Link and routes go with the network namespace at the latest.
+func connect(ctx context.Context, pid int, id string) (network, error) {
 	ip := func(args string) error {
 		path, err := lookPath("ip")
 		if err != nil {
@@ -190,16 +190,13 @@ func connect(ctx context.Context, pid int, j *journal) (network, error) {
 			return n, fmt.Errorf("all %d address ranges are in use", maxClusters)
 		}
 		n = newNetwork(i)
-		err := ip(fmt.Sprintf("link add %s type veth peer name eth0 netns %d", n.link, pid))
+		err := ip(fmt.Sprintf("link add %s address %s type veth peer name eth0 netns %d", n.link, linkAddress(id), pid))
 		if err == nil {
 			break
 		}
 		if !strings.Contains(err.Error(), "File exists") {
 			return n, err
 		}
-	}
-	if err := j.record(entry{Link: n.link}); err != nil {
-		return n, err
 	}
 	for _, args := range []string{
 		"addr add " + n.hostIP + "/24 dev " + n.link,
@@ -239,7 +236,7 @@ func (c *Cluster) upNode(ctx context.Context, o Options, bin binaries, j *journa
 		return err
 	}
 	defer l.close()
-	n, err := connect(ctx, l.pid, j)
+	n, err := connect(ctx, l.pid, j.id)
 	if err != nil {
 		return err
 	}
@@ -294,21 +291,27 @@ subjects: [{kind: User, name: "system:kube-proxy"}]
 func nodeSpec(dir string, bin binaries, n network) node.Spec {
 	keys, conf := filepath.Join(dir, "pki"), filepath.Join(dir, "conf")
 	kubeconfig := func(name string) string { return filepath.Join(keys, name+".kubeconfig") }
-	apiserver := append([]string{bin.path("kube-apiserver"), "--bind-address=0.0.0.0", "--secure-port=6443", "--advertise-address=" + n.nodeIP,
+	apiserver := append([]string{
+		bin.path("kube-apiserver"), "--bind-address=0.0.0.0", "--secure-port=6443", "--advertise-address=" + n.nodeIP,
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
 		"--kubelet-client-certificate=" + filepath.Join(keys, "apiserver-kubelet.crt"), "--kubelet-client-key=" + filepath.Join(keys, "apiserver-kubelet.key"),
 		"--kubelet-certificate-authority=" + filepath.Join(keys, "ca.crt"),
 		// It reaches aggregated API servers at their pods' addresses.
-		"--enable-aggregator-routing=true"}, apiserverArgs(keys, 2379, n.services)...)
-	manager := []string{bin.path("kube-controller-manager"), "--kubeconfig=" + kubeconfig("controller-manager"),
+		"--enable-aggregator-routing=true",
+	}, apiserverArgs(keys, 2379, n.services)...)
+	manager := []string{
+		bin.path("kube-controller-manager"), "--kubeconfig=" + kubeconfig("controller-manager"),
 		"--authentication-kubeconfig=" + kubeconfig("controller-manager"), "--authorization-kubeconfig=" + kubeconfig("controller-manager"),
 		"--service-account-private-key-file=" + filepath.Join(keys, "sa.key"), "--root-ca-file=" + filepath.Join(keys, "ca.crt"), "--use-service-account-credentials=true",
 		"--cluster-signing-cert-file=" + filepath.Join(keys, "ca.crt"), "--cluster-signing-key-file=" + filepath.Join(keys, "ca.key"),
 		"--allocate-node-cidrs=true", "--cluster-cidr=" + n.pods, "--node-cidr-mask-size=24", "--service-cluster-ip-range=" + n.services,
-		"--leader-elect=false", "--bind-address=127.0.0.1"}
-	scheduler := []string{bin.path("kube-scheduler"), "--kubeconfig=" + kubeconfig("scheduler"),
+		"--leader-elect=false", "--bind-address=127.0.0.1",
+	}
+	scheduler := []string{
+		bin.path("kube-scheduler"), "--kubeconfig=" + kubeconfig("scheduler"),
 		"--authentication-kubeconfig=" + kubeconfig("scheduler"), "--authorization-kubeconfig=" + kubeconfig("scheduler"),
-		"--leader-elect=false", "--bind-address=127.0.0.1"}
+		"--leader-elect=false", "--bind-address=127.0.0.1",
+	}
 	return node.Spec{
 		Hostname: nodeName, Root: filepath.Join(dir, "root"), Overlaid: overlaid, Private: private, Controllers: controllers,
 		Path: os.Getenv("PATH") + ":" + sbin,

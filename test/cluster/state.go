@@ -7,9 +7,11 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -40,9 +42,6 @@ type entry struct {
 	Process *process `json:"process,omitempty"`
 	// Cgroup is the path of a cgroup of our own.
 	Cgroup string `json:"cgroup,omitempty"`
-	// Link is the host's end of the link to the node. It goes with the node's
-	// network namespace, so it is waited for and never deleted by name.
-	Link string `json:"link,omitempty"`
 }
 
 // process identifies a process across the reuse of its number.
@@ -216,7 +215,7 @@ func removeState(ctx context.Context, dir string) error {
 	}
 	var id string
 	var processes []process
-	var cgroups, links []string
+	var cgroups []string
 	for _, e := range entries {
 		switch {
 		case e.ID != "":
@@ -225,8 +224,6 @@ func removeState(ctx context.Context, dir string) error {
 			processes = append(processes, *e.Process)
 		case e.Cgroup != "":
 			cgroups = append(cgroups, e.Cgroup)
-		case e.Link != "":
-			links = append(links, e.Link)
 		}
 	}
 	// Their descendants die with them, by the kernel's doing, but not at once.
@@ -277,15 +274,17 @@ func removeState(ctx context.Context, dir string) error {
 	}); err != nil {
 		return err
 	}
-	if err := poll(ctx, "network links to go", 30*time.Second, 100*time.Millisecond, func(context.Context) error {
-		for _, l := range links {
-			if _, err := os.Stat("/sys/class/net/" + l); err == nil {
-				return fmt.Errorf("link %s is still there", l)
-			}
+	// The link to the node goes with the node's network namespace, which the
+	// kernel keeps while it still tries to close connections. Minutes are too
+	// long to wait.
+	for _, l := range linksWith(linkAddress(id)) {
+		ip, err := lookPath("ip")
+		if err != nil {
+			return err
 		}
-		return nil
-	}); err != nil {
-		return err
+		if _, err := output(command(ctx, ip, "link", "del", l)); err != nil && !strings.Contains(err.Error(), "Cannot find device") {
+			return err
+		}
 	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -334,6 +333,26 @@ func marked(id string) []int {
 		}
 	}
 	return pids
+}
+
+// linkAddress is the hardware address of the host's end of the link to the
+// node of the cluster with this id. It marks the link as ours from its first
+// moment on.
+func linkAddress(id string) string {
+	sum := sha256.Sum256([]byte(id))
+	return net.HardwareAddr{0x02, sum[0], sum[1], sum[2], sum[3], sum[4]}.String()
+}
+
+// linksWith returns the names of the links with a hardware address.
+func linksWith(address string) []string {
+	var names []string
+	files, _ := filepath.Glob("/sys/class/net/*/address")
+	for _, f := range files {
+		if b, err := os.ReadFile(f); err == nil && strings.TrimSpace(string(b)) == address {
+			names = append(names, filepath.Base(filepath.Dir(f)))
+		}
+	}
+	return names
 }
 
 // members returns the processes in a cgroup and those below it.

@@ -76,6 +76,9 @@ func runHandler() error {
 	}
 	h := &handler{client: client, node: os.Getenv("NODE_NAME"), lives: map[types.UID]*life{}}
 	ctx := context.Background()
+	if err := offerDevices(ctx); err != nil {
+		return err
+	}
 	selector := kvv1.NodeNameLabel + "=" + h.node
 	changed := make(chan struct{}, 1)
 	poke := func() {
