@@ -73,7 +73,7 @@ type boot struct {
 func registerBoot(m *Mux, b backend.Boot) {
 	c := boot{boot: b}
 	m.Handle(ipmi.NetFnChassis, 0x08, Command{
-		Name: "set_system_boot_options", Privilege: ipmi.PrivilegeOperator, Backend: true, Mutates: true,
+		Name: "set_system_boot_options", Privilege: ipmi.PrivilegeOperator, Backend: true, Mutates: true, LogData: true,
 		MinLength: 1, MaxLength: 17, Handle: c.set,
 	})
 	m.Handle(ipmi.NetFnChassis, 0x09, Command{

@@ -21,7 +21,7 @@ func registerChassis(m *Mux, power backend.Power) {
 	m.Handle(ipmi.NetFnChassis, 0x00, Command{Name: "get_chassis_capabilities", Privilege: ipmi.PrivilegeUser, Handle: chassisCapabilities})
 	m.Handle(ipmi.NetFnChassis, 0x01, Command{Name: "get_chassis_status", Privilege: ipmi.PrivilegeUser, Backend: true, Handle: c.status})
 	m.Handle(ipmi.NetFnChassis, 0x02, Command{
-		Name: "chassis_control", Privilege: ipmi.PrivilegeOperator, Backend: true, Mutates: true,
+		Name: "chassis_control", Privilege: ipmi.PrivilegeOperator, Backend: true, Mutates: true, LogData: true,
 		MinLength: 1, MaxLength: 1, Handle: c.control,
 	})
 	m.Handle(ipmi.NetFnChassis, 0x04, Command{

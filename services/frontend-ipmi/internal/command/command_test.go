@@ -204,16 +204,23 @@ func TestFind_otherAddressAndLUN(t *testing.T) {
 	}
 }
 
-func TestMux_Handle_twicePanics(t *testing.T) {
+func TestMux_Handle_defectsPanic(t *testing.T) {
 	t.Parallel()
-	m := command.NewMux()
-	m.Handle(ipmi.NetFnApp, 1, command.Command{Name: "a"})
-	defer func() {
-		if recover() == nil {
-			t.Error("a second command in the same place was taken")
-		}
-	}()
-	m.Handle(ipmi.NetFnApp, 1, command.Command{Name: "b"})
+	for name, c := range map[string]command.Command{
+		"a second command in the same place": {Name: "b"},
+		"a service for strangers":            {Name: "c", Sessionless: true, Backend: true},
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s was taken", name)
+				}
+			}()
+			m := command.NewMux()
+			m.Handle(ipmi.NetFnApp, 1, command.Command{Name: "a"})
+			m.Handle(ipmi.NetFnApp, 1, c)
+		}()
+	}
 }
 
 func TestSessionCommands_changeTheSession(t *testing.T) {

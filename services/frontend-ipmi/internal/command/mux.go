@@ -63,6 +63,8 @@ type Command struct {
 	Backend bool
 	// Mutates tells that doing it twice is not the same as once.
 	Mutates bool
+	// LogData tells that the request's data may be logged: it has no secrets.
+	LogData bool
 }
 
 // Mux finds commands.
@@ -78,9 +80,13 @@ type key struct {
 // NewMux returns a mux without commands.
 func NewMux() *Mux { return &Mux{commands: map[key]*Command{}} }
 
-// Handle adds a command. It panics when there is one already: that is a defect.
+// Handle adds a command. It panics when there is one already, or when strangers
+// could have it call other services: those are defects.
 func (m *Mux) Handle(netFn ipmi.NetFn, number byte, c Command) {
 	k := key{netFn, number}
+	if c.Sessionless && c.Backend {
+		panic("command: " + c.Name + " needs a session to call other services")
+	}
 	if m.commands[k] != nil {
 		panic("command: " + c.Name + " takes the place of " + m.commands[k].Name)
 	}

@@ -168,10 +168,15 @@ func (e *endpoint) call(user string, j job) (code ipmi.CompletionCode, data []by
 		if code != ipmi.OK && level < slog.LevelInfo {
 			level = slog.LevelInfo
 		}
-		e.log(ctx, level, "IPMI command", slog.String(logkey.Request, id), slog.String(logkey.User, user),
+		attrs := []slog.Attr{
+			slog.String(logkey.Request, id), slog.String(logkey.User, user),
 			slog.String(logkey.Source, j.from.address.String()), slog.String(logkey.Protocol, protocolName),
-			slog.String(logkey.Action, j.command.Name), slog.String("data", hex.EncodeToString(j.request.Data)),
-			slog.String(logkey.Code, code.String()), slog.Duration(logkey.Duration, took))
+			slog.String(logkey.Action, j.command.Name), slog.String(logkey.Code, code.String()), slog.Duration(logkey.Duration, took),
+		}
+		if j.command.LogData {
+			attrs = append(attrs, slog.String("data", hex.EncodeToString(j.request.Data)))
+		}
+		e.log(ctx, level, "IPMI command", attrs...)
 	}()
 	return j.command.Handle(ctx, &j.request)
 }
