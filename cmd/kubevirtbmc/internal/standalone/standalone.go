@@ -59,15 +59,18 @@ type Options struct {
 	Token           string
 	TLSCert, TLSKey string
 	CAOut           string
+	// Version is no flag.
+	Version string
 }
 
 // Configure adds the command's flags and returns what to run with them. The
-// banner, which says how to reach the BMCs, goes to stdout.
-func Configure(stdout io.Writer) func(*flag.FlagSet) process.Run {
+// banner, which says how to reach the BMCs, goes to stdout. The version is what
+// the BMCs give as their firmware's.
+func Configure(stdout io.Writer, version string) func(*flag.FlagSet) process.Run {
 	return func(flags *flag.FlagSet) process.Run {
 		process.SetDefault(flags, "health-listen", "")
 		process.SetDefault(flags, "log-format", "text")
-		var o Options
+		o := Options{Version: version}
 		flags.StringVar(&o.ConfigFile, "config", "", "YAML `file` that names the BMCs; default: one for each simulated machine")
 		o.Machines.AddFlags(flags)
 		flags.StringVar(&o.Listen, "listen", "127.0.0.1", "`address` that all ports are opened on")
@@ -162,7 +165,7 @@ func run(ctx context.Context, p *process.Process, o Options, stdout io.Writer) e
 	}
 	redfish, err := redfishfrontend.New(redfishfrontend.Config{
 		Listen: o.Listen, Registry: conn, Power: conn, Boot: conn, Media: conn, Inventory: conn,
-		Replica: replica, Certificate: certificate, Log: p.Log, Metrics: p.Registry,
+		Replica: replica, Version: o.Version, Certificate: certificate, Log: p.Log, Metrics: p.Registry,
 	})
 	if err != nil {
 		return err
