@@ -86,7 +86,7 @@ type Login struct {
 func (s *Session) Unproven() bool { return s.Login != nil }
 
 // NextSequence returns the sequence number of the next packet to the console:
-// from 1, and never 0 (IPMI v2.0 section 6.12.8).
+// from 1, and never 0 (IPMI v2.0 section 6.12.9).
 func (s *Session) NextSequence() uint32 {
 	s.outbound++
 	if s.outbound == 0 {
@@ -96,15 +96,18 @@ func (s *Session) NextSequence() uint32 {
 }
 
 // Window is the sliding window of the sequence numbers of authenticated packets
-// (IPMI v2.0 section 6.12.13): a number is taken once, and when it is at most
-// windowSize ahead of or behind the highest that came. The first number of a
-// session has to be within windowSize of 0.
+// (IPMI v2.0 section 6.12.13): a number is taken once, and when it is at most 15
+// ahead of the highest that came or 16 behind it. A session begins as if 0 had
+// come.
 type Window struct {
 	highest uint32
 	seen    uint32 // Bit i: highest-i came.
 }
 
-const windowSize = 16
+const (
+	windowAhead  = 15
+	windowBehind = 16
+)
 
 // Accept takes a number that is new and within the window. Number 0 never is:
 // it marks packets outside of a session.
@@ -113,7 +116,7 @@ func (w *Window) Accept(n uint32) bool {
 		return false
 	}
 	switch ahead := int32(n - w.highest); { // #nosec G115 -- wraps around as sequence numbers do.
-	case ahead > windowSize, ahead < -windowSize:
+	case ahead > windowAhead, ahead < -windowBehind:
 		return false
 	case ahead > 0:
 		w.seen = w.seen<<uint32(ahead) | 1
