@@ -103,6 +103,6 @@ func (s *Service) RegisterGateway(ctx context.Context, mux *runtime.ServeMux, co
 	return inventorypb.RegisterInventoryServiceHandlerClient(ctx, mux, inventorypb.NewInventoryServiceClient(connection))
 }
 
-// Run carries out what was accepted until the context ends. It fails when the
-// hypervisor's machines can't be listed.
+// Run carries out what was accepted until the context ends. It begins when the
+// hypervisor can list its machines.
 func (s *Service) Run(ctx context.Context) error { return s.engine.Run(ctx) }

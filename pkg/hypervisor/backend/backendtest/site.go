@@ -123,7 +123,7 @@ func freePort(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	defer l.Close() //nolint:errcheck // It was only to find a port.
 	return l.Addr().String()
 }
 

@@ -134,12 +134,8 @@ func New(config Config) *Engine {
 // then is still finished.
 func (e *Engine) Run(ctx context.Context) error {
 	defer e.unsubscribe()
-	machines, err := e.hypervisor.List()
-	if err != nil {
-		return fmt.Errorf("list machines: %w", err)
-	}
-	for _, m := range machines {
-		e.queue.add(m.Ref)
+	if err := e.resume(ctx); err != nil {
+		return err
 	}
 	var workers sync.WaitGroup
 	for range defaultWorkers {
@@ -158,6 +154,28 @@ func (e *Engine) Run(ctx context.Context) error {
 	workers.Wait()
 	e.stopTimers()
 	return nil
+}
+
+// resume looks at all machines once: at operations that an earlier process has
+// left behind. It waits for a hypervisor that can't tell yet.
+func (e *Engine) resume(ctx context.Context) error {
+	for {
+		machines, err := e.hypervisor.List()
+		switch {
+		case err == nil:
+			for _, m := range machines {
+				e.queue.add(m.Ref)
+			}
+			return nil
+		case !errors.Is(err, hypervisor.ErrUnavailable):
+			return fmt.Errorf("list machines: %w", err)
+		}
+		select {
+		case <-time.After(retryMin):
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
 
 // changed is told of each change of a machine.
