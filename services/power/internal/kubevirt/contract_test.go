@@ -6,7 +6,6 @@
 package kubevirt_test
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -23,6 +22,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	kvv1 "kubevirt.io/api/core/v1"
 	kvclient "kubevirt.io/client-go/kubevirt/typed/core/v1"
@@ -32,13 +32,23 @@ import (
 	"kubevirtbmc.dev/services/power/internal/kubevirt"
 )
 
-// guestCommands says whether the guests carry out what is typed at their serial
-// console, as the stand-in of test/cluster's level kubevirt does; GUEST=sector
-// is for level real, whose guests only print.
-var guestCommands = os.Getenv("GUEST") != "sector"
+// GUEST_DISK_IMAGE is the container disk that the machines boot from, for
+// clusters that run guests: test/cluster's level real has
+// kubevirtbmc.test/guest-disk:1. Without one the cluster is of level kubevirt,
+// which reads no disk and whose guests carry out what is typed at their serial
+// console.
+var diskImage = os.Getenv("GUEST_DISK_IMAGE")
 
-// diskImage is what the machines boot from.
-var diskImage = cmp.Or(os.Getenv("GUEST_DISK_IMAGE"), "kubevirtbmc.test/guest-disk:1")
+func drive(name string) kvv1.Volume {
+	if diskImage == "" {
+		return kvv1.Volume{Name: name, VolumeSource: kvv1.VolumeSource{
+			EmptyDisk: &kvv1.EmptyDiskSource{Capacity: resource.MustParse("1Mi")},
+		}}
+	}
+	return kvv1.Volume{Name: name, VolumeSource: kvv1.VolumeSource{
+		ContainerDisk: &kvv1.ContainerDiskSource{Image: diskImage, ImagePullPolicy: corev1.PullIfNotPresent},
+	}}
+}
 
 // cluster is what the tests of one run share: KUBECONFIG's cluster, a namespace
 // in it, and the hypervisor under test.
@@ -60,6 +70,7 @@ func open(t *testing.T) *cluster {
 		t.Fatal(err)
 	}
 	config.QPS, config.Burst = 100, 200
+	config.WarningHandlerWithContext = rest.NoWarnings{}
 	client, err := kvclient.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
@@ -197,9 +208,7 @@ func machine(spec contract.Spec) *kvv1.VirtualMachine {
 		}
 		domain.Devices.Disks = append(domain.Devices.Disks, disk)
 		if d.Volume != "" {
-			template.Spec.Volumes = append(template.Spec.Volumes, kvv1.Volume{Name: d.Name, VolumeSource: kvv1.VolumeSource{
-				ContainerDisk: &kvv1.ContainerDiskSource{Image: diskImage, ImagePullPolicy: corev1.PullIfNotPresent},
-			}})
+			template.Spec.Volumes = append(template.Spec.Volumes, drive(d.Name))
 		}
 	}
 	return vm
@@ -221,7 +230,7 @@ func (c *cluster) bench() contract.Bench {
 		Quiet:      5 * time.Second,
 		ShortGrace: 5 * time.Second,
 	}
-	if guestCommands {
+	if diskImage == "" {
 		b.Guest.PowerOff = c.typing("poweroff")
 		b.Guest.Crash = c.typing("crash")
 		b.Guest.Reboot = c.typing("reboot")

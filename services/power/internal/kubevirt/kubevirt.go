@@ -12,9 +12,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
 	kvclient "kubevirt.io/client-go/kubevirt/typed/core/v1"
 
 	"kubevirtbmc.dev/pkg/hypervisor"
@@ -74,6 +76,8 @@ func New(config Config) (*Hypervisor, error) {
 	restConfig = rest.CopyConfig(restConfig)
 	restConfig.QPS, restConfig.Burst = defaultQPS, defaultBurst
 	restConfig.UserAgent = "kubevirtbmc-power"
+	// What the API deprecates in a user's machine is the user's affair.
+	restConfig.WarningHandlerWithContext = rest.NoWarnings{}
 	client, err := kvclient.NewForConfig(restConfig)
 	if err != nil {
 		return nil, fmt.Errorf("make KubeVirt client: %w", err)
@@ -123,6 +127,7 @@ func loadConfig(kubeconfig string) (*rest.Config, error) {
 // Run keeps the caches filled until the context ends. A cluster without
 // KubeVirt, or without an API server that answers, is waited for.
 func (h *Hypervisor) Run(ctx context.Context) error {
+	ctx = klog.NewContext(ctx, logr.FromSlogHandler(h.log.Handler()))
 	var watches sync.WaitGroup
 	for _, c := range h.caches {
 		watches.Go(func() { c.vms.RunWithContext(ctx) })

@@ -251,6 +251,31 @@ func TestHypervisor_writers_that_overtake_are_noticed(t *testing.T) {
 	}
 }
 
+// TestHypervisor_first_annotation: KubeVirt annotates a new machine while its
+// first state is written.
+func TestHypervisor_first_annotation(t *testing.T) {
+	t.Parallel()
+	api := newFakeAPI(t)
+	api.put(testVM(off))
+	h := started(t, api)
+	api.mu.Lock()
+	api.lag = 300 * time.Millisecond
+	api.mu.Unlock()
+	annotated := testVM(off)
+	annotated.Annotations = map[string]string{"kubevirt.io/latest-observed-api-version": "v1"}
+	api.put(annotated)
+	if err := h.SetState(t.Context(), ref, nil, []byte("one")); err != nil {
+		t.Fatalf("set state: %v", err)
+	}
+	if m, err := h.Get(ref); err != nil || string(m.State) != "one" {
+		t.Errorf("state is %q, %v", m.State, err)
+	}
+	vm, err := h.read(t.Context(), ref)
+	if err != nil || len(vm.Annotations) != 2 {
+		t.Errorf("annotations are %v, %v", vm.Annotations, err)
+	}
+}
+
 func TestHypervisor_requests_are_in_the_cache_when_they_return(t *testing.T) {
 	t.Parallel()
 	api := newFakeAPI(t)
@@ -297,6 +322,33 @@ func TestHypervisor_requests_are_in_the_cache_when_they_return(t *testing.T) {
 	}
 	if m, err := h.Get(ref); err != nil || !m.Instance.Deleting {
 		t.Errorf("the instance is not being deleted: %v", err)
+	}
+}
+
+func TestHypervisor_starts_a_machine_without_instance(t *testing.T) {
+	t.Parallel()
+	api := newFakeAPI(t)
+	api.lag = 50 * time.Millisecond
+	api.put(testVM(off))
+	h := started(t, api)
+	api.subresource = func(string, string, string, []byte) (int, *metav1.Status) {
+		api.put(testVM(on))
+		return http.StatusAccepted, nil
+	}
+	if err := h.Start(t.Context(), ref); err != nil {
+		t.Fatalf("start: %v", err)
+	}
+	if m, err := h.Get(ref); err != nil || m.RunStrategy != hypervisor.RunStrategyAlways || m.Instance != nil {
+		t.Errorf("the machine does not show the start: %+v, %v", m, err)
+	}
+	if err := h.Start(t.Context(), hypervisor.Ref{Namespace: "lab", Name: "none"}); !errors.Is(err, hypervisor.ErrNotFound) {
+		t.Errorf("start of no machine: %v", err)
+	}
+	if err := h.DeleteInstance(t.Context(), ref, "one"); !errors.Is(err, hypervisor.ErrNoInstance) {
+		t.Errorf("delete of no instance: %v", err)
+	}
+	if _, err := h.OpenConsole(t.Context(), ref); !errors.Is(err, hypervisor.ErrNoInstance) {
+		t.Errorf("console of no instance: %v", err)
 	}
 }
 

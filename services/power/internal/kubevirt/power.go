@@ -145,14 +145,14 @@ func (h *Hypervisor) catchUp(ctx context.Context, ref hypervisor.Ref, before *kv
 		return translate(ctx, err)
 	}
 	vmi, err := h.client.VirtualMachineInstances(ref.Namespace).Get(within, ref.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		vmi, err = nil, nil
-	}
-	if err != nil {
+	if err != nil && !apierrors.IsNotFound(err) {
 		return translate(ctx, err)
 	}
-	if of := owner(vmi); of == nil || of.UID != vm.UID {
-		vmi = nil
+	var wanted *kvv1.VirtualMachineInstance
+	if err == nil {
+		if of := owner(vmi); of != nil && of.UID == vm.UID {
+			wanted = vmi
+		}
 	}
 	return h.await(ctx, ref, settleStep, func() bool {
 		cached, instance := h.objects(ref)
@@ -161,10 +161,10 @@ func (h *Hypervisor) catchUp(ctx context.Context, ref hypervisor.Ref, before *kv
 			return true
 		case !shows(cached.ResourceVersion, vm.ResourceVersion):
 			return false
-		case vmi == nil:
+		case wanted == nil:
 			return instance == nil || before == nil || instance.UID != before.UID
 		default:
-			return instance != nil && shows(instance.ResourceVersion, vmi.ResourceVersion)
+			return instance != nil && shows(instance.ResourceVersion, wanted.ResourceVersion)
 		}
 	})
 }

@@ -4,9 +4,10 @@
 package kubevirt
 
 import (
-	"bytes"
 	"context"
+	"errors"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kvv1 "kubevirt.io/api/core/v1"
 
 	"kubevirtbmc.dev/pkg/hypervisor"
@@ -15,21 +16,51 @@ import (
 // stateAnnotation is the annotation that holds the services' state.
 const stateAnnotation = "bmc.kubevirt.io/state"
 
+// stateAttempts is how often a write is tried that others' changes of the
+// object, not of the state, have overtaken.
+const stateAttempts = 5
+
 // SetState patches the annotation that keeps the services' state.
 func (h *Hypervisor) SetState(ctx context.Context, ref hypervisor.Ref, old, state []byte) error {
 	vm, err := h.vm(ref)
 	if err != nil {
 		return err
 	}
+	for range stateAttempts {
+		if !stateIs(vm, old) {
+			return hypervisor.ErrStale
+		}
+		p := statePatch(vm, old, state)
+		if len(p) == 0 {
+			return nil
+		}
+		if err = h.patch(ctx, ref, p); !errors.Is(err, hypervisor.ErrStale) {
+			return err
+		}
+		// A new machine gets its first annotations from KubeVirt, and a patch that
+		// adds them all is then refused although the state is as expected.
+		if vm, err = h.read(ctx, ref); err != nil {
+			return err
+		}
+	}
+	return hypervisor.ErrStale
+}
+
+// read returns a machine's object from the API.
+func (h *Hypervisor) read(ctx context.Context, ref hypervisor.Ref) (*kvv1.VirtualMachine, error) {
+	within, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	vm, err := h.client.VirtualMachines(ref.Namespace).Get(within, ref.Name, metav1.GetOptions{})
+	if err != nil {
+		return nil, translate(ctx, err)
+	}
+	return vm, nil
+}
+
+// stateIs tells whether an object holds that state.
+func stateIs(vm *kvv1.VirtualMachine, state []byte) bool {
 	current, ok := vm.Annotations[stateAnnotation]
-	if ok != (old != nil) || !bytes.Equal([]byte(current), old) {
-		return hypervisor.ErrStale
-	}
-	p := statePatch(vm, old, state)
-	if len(p) == 0 {
-		return nil
-	}
-	return h.patch(ctx, ref, p)
+	return ok == (state != nil) && current == string(state)
 }
 
 // statePatch replaces old by state.
