@@ -31,9 +31,27 @@ func main() {
 		if slices.Contains(os.Args, "--no-op") {
 			return // only asked whether the image is there
 		}
-		end := make(chan os.Signal, 1)
-		signal.Notify(end, syscall.SIGTERM, syscall.SIGINT)
-		<-end
+		wait(filepath.Base(os.Args[0]) == "virt-launcher-monitor")
+	}
+}
+
+// terminatingFile tells nodestandin, which sees our files, that the pod is
+// being deleted.
+const terminatingFile = "/tmp/terminating"
+
+// wait waits to be ended. Like virt-launcher, the main process answers a
+// deletion of its pod by having the guest shut down, and stays until that is
+// over: nodestandin then sends SIGUSR1.
+func wait(main bool) {
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGUSR1)
+	for s := range signals {
+		if s != syscall.SIGTERM || !main {
+			return
+		}
+		if err := os.WriteFile(terminatingFile, nil, 0o644); err != nil {
+			log.Fatal(err)
+		}
 	}
 }
 

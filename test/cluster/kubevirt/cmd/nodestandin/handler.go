@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,6 +38,8 @@ const (
 	// resendEvery is how often virt-handler presses the power button again,
 	// since a guest that boots misses it.
 	resendEvery = 5 * time.Second
+	// lookEvery is how often the processes of pods are looked at.
+	lookEvery = time.Second
 	// defaultGrace is the time to shut down that a VMI which names none gets.
 	defaultGrace = 30 * time.Second
 )
@@ -61,8 +64,9 @@ type life struct {
 	// shutdownSince is when the power button was first pressed for a VMI that
 	// is being deleted, pressed when it last was.
 	shutdownSince, pressed time.Time
-	// seen says that the pod's process was there once.
-	seen bool
+	// seen says that the pod's main process was there once, terminating that
+	// the pod is being deleted.
+	seen, terminating bool
 	// stored is the resource version that our last update made; a VMI that the
 	// cache holds in an older one is not acted upon.
 	stored string
@@ -116,6 +120,7 @@ func runHandler() error {
 			}
 		}
 	}()
+	var looked time.Time
 	for tick := time.NewTicker(tickEvery); ; {
 		select {
 		case err := <-failed:
@@ -123,6 +128,10 @@ func runHandler() error {
 		case <-changed:
 		case <-tick.C:
 			h.tick()
+			if time.Since(looked) >= lookEvery {
+				looked = time.Now()
+				h.look()
+			}
 		}
 		if informer.HasSynced() {
 			h.reconcile(ctx)
@@ -144,6 +153,29 @@ func (h *handler) tick() {
 	defer h.mu.Unlock()
 	for _, l := range h.lives {
 		l.tick(tickEvery)
+	}
+}
+
+// look finds out which pods are being deleted, and which have died and taken
+// their machine with them.
+func (h *handler) look() {
+	main := podProcesses(mainProcess)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, l := range h.lives {
+		running := false
+		for _, pod := range l.pods {
+			for _, pid := range main[pod] {
+				running = true
+				if _, err := os.Stat(fmt.Sprintf("/proc/%d/root/%s", pid, terminatingFile)); err == nil {
+					l.terminating = true
+				}
+			}
+		}
+		if l.seen && !running {
+			l.kill()
+		}
+		l.seen = l.seen || running
 	}
 }
 
@@ -222,13 +254,8 @@ func (h *handler) sync(ctx context.Context, vmi *kvv1.VirtualMachineInstance) {
 
 // advance moves a machine on and reports whether the VMI has to be updated.
 func (h *handler) advance(vmi *kvv1.VirtualMachineInstance, l *life) bool {
-	if vmi.DeletionTimestamp != nil {
+	if vmi.DeletionTimestamp != nil || l.terminating {
 		shutDown(vmi, l, time.Now())
-	}
-	if podRuns(l.pods) {
-		l.seen = true
-	} else if l.seen {
-		l.kill() // the pod was deleted or died, and QEMU with it
 	}
 	end, paused := l.state()
 	switch end {
@@ -373,35 +400,48 @@ func (h *handler) life(uid types.UID) *life {
 	return h.lives[uid]
 }
 
-// podRuns reports whether a process of one of the pods runs. virt-handler sees
-// the node's processes; a container's are in a cgroup named after its pod.
-func podRuns(pods []types.UID) bool { return len(podProcesses(pods)) > 0 }
+// What is visible of a virt-launcher pod; see cmd/launcherstandin.
+const (
+	mainProcess     = "virt-launcher-monitor"
+	terminatingFile = "tmp/terminating"
+)
 
-// endPods ends the pods' main processes, as virt-launcher ends with QEMU.
+// endPods ends the pods, as virt-launcher ends with QEMU.
 func endPods(pods []types.UID) {
-	for _, pid := range podProcesses(pods) {
-		if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
-			log.Printf("end process %d: %v", pid, err)
+	processes := podProcesses(mainProcess, "virt-tail", "container-disk")
+	for _, pod := range pods {
+		for _, pid := range processes[pod] {
+			if err := syscall.Kill(pid, syscall.SIGUSR1); err != nil {
+				log.Printf("end process %d: %v", pid, err)
+			}
 		}
 	}
 }
 
-// podProcesses lists the processes of ours that play virt-launcher in one of
-// the pods. The pause process that holds the pod's namespaces is none.
-func podProcesses(pods []types.UID) []int {
-	var pids []int
+// podUID finds the pod in the name of a container's cgroup.
+var podUID = regexp.MustCompile(`/pod([0-9a-f-]{36})/`)
+
+// podProcesses lists the processes that run one of the programs, by pod.
+// virt-handler sees all processes of the node.
+func podProcesses(programs ...string) map[types.UID][]int {
+	found := map[types.UID][]int{}
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	for _, d := range dirs {
-		name, err := os.ReadFile(d + "/cmdline")
-		if err != nil || !strings.Contains(string(name), "virt-launcher-monitor") {
+		b, err := os.ReadFile(d + "/cmdline")
+		if err != nil {
+			continue
+		}
+		name, _, _ := strings.Cut(string(b), "\x00")
+		if !slices.Contains(programs, filepath.Base(name)) {
 			continue
 		}
 		cgroups, _ := os.ReadFile(d + "/cgroup")
-		if slices.ContainsFunc(pods, func(uid types.UID) bool { return strings.Contains(string(cgroups), "pod"+string(uid)) }) {
-			if pid, err := strconv.Atoi(filepath.Base(d)); err == nil {
-				pids = append(pids, pid)
-			}
+		pod := podUID.FindSubmatch(cgroups)
+		pid, err := strconv.Atoi(filepath.Base(d))
+		if pod == nil || err != nil {
+			continue
 		}
+		found[types.UID(pod[1])] = append(found[types.UID(pod[1])], pid)
 	}
-	return pids
+	return found
 }
