@@ -6,6 +6,7 @@ package follow_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,14 +24,14 @@ func TestSend_slowReceiverGetsTheLastState(t *testing.T) {
 		hub := follow.NewHub()
 		changes, cancel := hub.Follow(ref)
 		defer cancel()
-		state := 0
-		var got []int
+		var state atomic.Int64
+		var got []int64
 		ctx, end := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() {
-			done <- follow.Send(ctx, changes, func() (int, error) { return state, nil },
-				func(a, b int) bool { return a == b },
-				func(n int) error {
+			done <- follow.Send(ctx, changes, func() (int64, error) { return state.Load(), nil },
+				func(a, b int64) bool { return a == b },
+				func(n int64) error {
 					time.Sleep(time.Second)
 					got = append(got, n)
 					return nil
@@ -38,7 +39,7 @@ func TestSend_slowReceiverGetsTheLastState(t *testing.T) {
 		}()
 		synctest.Wait()
 		for range 10 {
-			state++
+			state.Add(1)
 			hub.Changed(ref)
 		}
 		hub.Changed(hypervisor.Ref{Namespace: "default", Name: "another"})
@@ -49,7 +50,7 @@ func TestSend_slowReceiverGetsTheLastState(t *testing.T) {
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Errorf("got error %v, want %v", err, context.Canceled)
 		}
-		if diff := cmp.Diff([]int{0, 10}, got); diff != "" {
+		if diff := cmp.Diff([]int64{0, 10}, got); diff != "" {
 			t.Errorf("sent states mismatch (-want +got)\n%s", diff)
 		}
 	})
