@@ -39,8 +39,6 @@ replace (
 )
 
 tool (
-	github.com/onsi/ginkgo/v2/ginkgo
-	github.com/wadey/gocovmerge
 	kubevirt.io/kubevirt/cmd/virt-api
 	kubevirt.io/kubevirt/cmd/virt-chroot
 	kubevirt.io/kubevirt/cmd/virt-controller
@@ -48,7 +46,6 @@ tool (
 	kubevirt.io/kubevirt/cmd/virt-launcher-monitor
 	kubevirt.io/kubevirt/cmd/virt-operator
 	kubevirt.io/kubevirt/cmd/virt-tail
-	mvdan.cc/sh/v3/cmd/shfmt
 )
 
 require (
