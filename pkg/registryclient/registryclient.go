@@ -31,6 +31,10 @@ const (
 	maxDelay   = 5 * time.Second
 )
 
+// retryInterval is how often BMCs that could not be served are tried again, as
+// when another program had their port.
+const retryInterval = 5 * time.Second
+
 // Handler serves the BMCs that the registry names. Calls come one at a time.
 type Handler interface {
 	// Apply serves a BMC as the registry says from now on; the same content may
@@ -84,6 +88,8 @@ func Run(ctx context.Context, cfg Config, handler Handler) error {
 type known struct {
 	bmc   *registryv1.BMC
 	round uint64 // the subscription in which it was last named
+	// revision in which it was last named.
+	revision uint64
 	// Why it is not served; empty when it is.
 	problem string
 }
@@ -107,35 +113,89 @@ func (c *client) subscribe(ctx context.Context) (synced bool, err error) {
 	}
 	hello := &registryv1.Hello{Protocol: c.cfg.Protocol, Replica: c.cfg.Replica, Revision: c.revision}
 	if err := stream.Send(&registryv1.SubscribeRequest{Payload: &registryv1.SubscribeRequest_Hello{Hello: hello}}); err != nil {
-		return false, streamError(stream, err)
+		return false, sendError(err, receive(ctx, stream))
 	}
 	c.round++
+	messages := receive(ctx, stream)
+	retry := time.NewTicker(retryInterval)
+	defer retry.Stop()
 	for {
-		response, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			return synced, errors.New("the registry closed the stream")
-		}
-		if err != nil {
-			return synced, err
-		}
-		acks := c.handle(ctx, response, synced)
-		if _, ok := response.GetPayload().(*registryv1.SubscribeResponse_Synced); ok {
-			synced = true
-			if c.cfg.OnSynced != nil {
-				c.cfg.OnSynced()
+		var acks []*registryv1.Acknowledgement
+		select {
+		case <-ctx.Done():
+			return synced, ctx.Err()
+		case <-retry.C:
+			acks = c.retry(ctx)
+		case m, ok := <-messages:
+			if !ok {
+				return synced, ctx.Err()
 			}
-		}
-		if synced {
-			// Within the first part a revision is not complete yet: a stream that
-			// breaks there has to start from the older one.
-			c.revision = response.GetRevision()
+			if errors.Is(m.err, io.EOF) {
+				return synced, errors.New("the registry closed the stream")
+			}
+			if m.err != nil {
+				return synced, m.err
+			}
+			acks = c.handle(ctx, m.response, synced)
+			if _, ok := m.response.GetPayload().(*registryv1.SubscribeResponse_Synced); ok {
+				synced = true
+				if c.cfg.OnSynced != nil {
+					c.cfg.OnSynced()
+				}
+			}
+			if synced {
+				// Within the first part a revision is not complete yet: a stream that
+				// breaks there has to start from the older one.
+				c.revision = m.response.GetRevision()
+			}
 		}
 		for _, ack := range acks {
 			if err := stream.Send(&registryv1.SubscribeRequest{Payload: &registryv1.SubscribeRequest_Acknowledgement{Acknowledgement: ack}}); err != nil {
-				return synced, streamError(stream, err)
+				return synced, sendError(err, messages)
 			}
 		}
 	}
+}
+
+// message is what a stream's Recv returned.
+type message struct {
+	response *registryv1.SubscribeResponse
+	err      error
+}
+
+// receive passes on what comes, an error last, until the context ends; then it
+// closes the channel.
+func receive(ctx context.Context, stream grpc.BidiStreamingClient[registryv1.SubscribeRequest, registryv1.SubscribeResponse]) <-chan message {
+	messages := make(chan message)
+	go func() {
+		defer close(messages)
+		for {
+			response, err := stream.Recv()
+			select {
+			case messages <- message{response, err}:
+			case <-ctx.Done():
+				return
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return messages
+}
+
+// retry tries to serve what could not be served before.
+func (c *client) retry(ctx context.Context) []*registryv1.Acknowledgement {
+	var acks []*registryv1.Acknowledgement
+	for _, k := range c.known {
+		if k.problem == "" {
+			continue
+		}
+		if ack := c.upsert(ctx, k.bmc, k.revision); ack.GetServing() {
+			acks = append(acks, ack)
+		}
+	}
+	return acks
 }
 
 // handle acts on a message and returns the acknowledgements that it calls for.
@@ -166,14 +226,17 @@ func (c *client) upsert(ctx context.Context, bmc *registryv1.BMC, revision uint6
 	key := keyOf(bmc.GetBmc())
 	k, ok := c.known[key]
 	if !ok || k.problem != "" || !proto.Equal(k.bmc, bmc) {
+		before := k.problem
 		k = known{bmc: bmc}
 		if err := c.handler.Apply(ctx, bmc); err != nil {
 			k.problem = shorten(err.Error())
+		}
+		if k.problem != "" && k.problem != before {
 			c.cfg.Log.ErrorContext(ctx, "BMC can't be served", logkey.Namespace, bmc.GetBmc().GetNamespace(),
 				logkey.BMC, bmc.GetBmc().GetName(), logkey.Error, k.problem)
 		}
 	}
-	k.round = c.round
+	k.round, k.revision = c.round, revision
 	c.known[key] = k
 	return &registryv1.Acknowledgement{Bmc: bmc.GetBmc(), Revision: revision, Serving: k.problem == "", Message: k.problem}
 }
@@ -194,15 +257,16 @@ func shorten(s string) string {
 	return strings.ToValidUTF8(s, "?")
 }
 
-// streamError returns why a stream broke: what a failed Send says is only that
-// it did.
-func streamError(stream grpc.BidiStreamingClient[registryv1.SubscribeRequest, registryv1.SubscribeResponse], sendErr error) error {
-	if !errors.Is(sendErr, io.EOF) {
-		return sendErr
+// sendError returns why a stream broke: what a failed Send says is only that it
+// did, the stream's last message says why.
+func sendError(err error, messages <-chan message) error {
+	if !errors.Is(err, io.EOF) {
+		return err
 	}
-	for {
-		if _, err := stream.Recv(); err != nil {
-			return fmt.Errorf("send: %w", err)
+	for m := range messages {
+		if m.err != nil {
+			return fmt.Errorf("send: %w", m.err)
 		}
 	}
+	return err
 }

@@ -219,3 +219,17 @@ func TestRun_streamBrokenBeforeSynced_startsOver(t *testing.T) {
 		t.Errorf("hello after a broken first part has revision %d, want 0", hello.GetRevision())
 	}
 }
+
+// A BMC whose port is taken is served as soon as the port is free.
+func TestRun_whatCanNotBeServed_isTriedAgain(t *testing.T) {
+	t.Parallel()
+	h := &handler{fail: map[string]error{"a": errors.New("port taken")}}
+	r := start(t, h)
+	s, _ := next(t, r)
+	send(t, s, upsert(3, "a", "p"), synced(3, true))
+	wantAck(t, s, &registryv1.Acknowledgement{Bmc: ref("a"), Revision: 3, Message: "port taken"})
+	h.mu.Lock()
+	h.fail = nil
+	h.mu.Unlock()
+	wantAck(t, s, &registryv1.Acknowledgement{Bmc: ref("a"), Revision: 3, Serving: true})
+}
