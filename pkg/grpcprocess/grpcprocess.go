@@ -32,7 +32,7 @@ import (
 )
 
 // drainTime is how long calls under way may take after a signal.
-const drainTime = 10 * time.Second
+const drainTime = 5 * time.Second
 
 // Flags say how to serve.
 type Flags struct {
@@ -50,7 +50,7 @@ func AddFlags(flags *flag.FlagSet, rest bool) *Flags {
 	}
 	flags.StringVar(&f.tlsCert, "tls-cert-file", "", "PEM `file` with the server's certificate chain; read again when it changes")
 	flags.StringVar(&f.tlsKey, "tls-key-file", "", "PEM `file` with the key of --tls-cert-file")
-	flags.StringVar(&f.tokenFile, "token-file", "", "`file` with the bearer token that callers present")
+	flags.StringVar(&f.tokenFile, "token-file", "", "`file` with the bearer tokens that callers may present, one a line, alone or after the caller's name and a space")
 	return f
 }
 
@@ -74,7 +74,7 @@ func (f *Flags) Serve(ctx context.Context, p *process.Process, service Service) 
 	if err != nil {
 		return err
 	}
-	tokens, err := readToken(f.tokenFile)
+	tokens, err := readTokens(f.tokenFile)
 	if err != nil {
 		return err
 	}
@@ -126,17 +126,28 @@ func (f *Flags) Serve(ctx context.Context, p *process.Process, service Service) 
 	return nil
 }
 
-func readToken(path string) (grpcserver.StaticTokens, error) {
+// readTokens reads a file of tokens: one a line, alone or after the caller's
+// name and a space.
+func readTokens(path string) (grpcserver.StaticTokens, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("read token: %w", err)
-	}
-	token := strings.TrimSpace(string(text))
-	if token == "" {
-		return nil, fmt.Errorf("read token: %s is empty", path)
+		return nil, fmt.Errorf("read tokens: %w", err)
 	}
 	var tokens grpcserver.StaticTokens
-	tokens.Add(token, "token-file")
+	for line := range strings.Lines(string(text)) {
+		switch words := strings.Fields(line); len(words) {
+		case 0:
+		case 1:
+			tokens.Add(words[0], "token-file")
+		case 2:
+			tokens.Add(words[1], words[0])
+		default:
+			return nil, fmt.Errorf("read tokens: a line of %s has more than a name and a token", path)
+		}
+	}
+	if len(tokens) == 0 {
+		return nil, fmt.Errorf("read tokens: %s has none", path)
+	}
 	return tokens, nil
 }
 

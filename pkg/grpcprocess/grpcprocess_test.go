@@ -59,7 +59,6 @@ type server struct {
 	tls                      *tls.Config
 	stop                     context.CancelFunc
 	done                     chan error
-	health                   *process.Health
 }
 
 func freeAddress(t *testing.T) string {
@@ -72,14 +71,21 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-func start(t *testing.T, p power) *server {
+// files are what a process is given.
+type files struct {
+	t                *testing.T
+	dir              string
+	authority        *certs.Authority
+	cert, key, token string
+}
+
+func newFiles(t *testing.T) *files {
 	t.Helper()
-	dir := t.TempDir()
-	ca, err := certs.NewAuthority("test CA", time.Hour)
+	authority, err := certs.NewAuthority("test CA", time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
-	leaf, err := ca.Issue([]string{"127.0.0.1"}, time.Hour)
+	leaf, err := authority.Issue([]string{"127.0.0.1"}, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,31 +93,48 @@ func start(t *testing.T, p power) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	write := func(name string, text []byte) string {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
+	f := &files{t: t, dir: t.TempDir(), authority: authority}
+	f.token = f.write("token", []byte("other another-secret\n\nsecret\n"))
+	f.cert = f.write("tls.crt", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: leaf.Certificate[0]}))
+	f.key = f.write("tls.key", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}))
+	return f
+}
+
+func (f *files) write(name string, text []byte) string {
+	f.t.Helper()
+	path := filepath.Join(f.dir, name)
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		f.t.Fatal(err)
 	}
+	return path
+}
+
+func (f *files) args() []string {
+	return []string{"--tls-cert-file", f.cert, "--tls-key-file", f.key, "--token-file", f.token}
+}
+
+func newProcess() *process.Process {
+	return &process.Process{Log: slog.New(slog.DiscardHandler), Registry: process.NewRegistry(), Health: process.NewHealth()}
+}
+
+func start(t *testing.T, p power) *server {
+	t.Helper()
+	f := newFiles(t)
 	s := &server{
 		grpcAddress: freeAddress(t), restAddress: freeAddress(t),
-		tls:  &tls.Config{RootCAs: ca.Pool(), MinVersion: tls.VersionTLS13},
-		done: make(chan error, 1), health: process.NewHealth(),
+		tls:  &tls.Config{RootCAs: f.authority.Pool(), MinVersion: tls.VersionTLS13},
+		done: make(chan error, 1),
 	}
 	flags := flag.NewFlagSet("test", flag.ContinueOnError)
 	options := grpcprocess.AddFlags(flags, true)
-	if err := flags.Parse([]string{
-		"--listen", s.grpcAddress, "--rest-listen", s.restAddress, "--token-file", write("token", []byte("secret\n")),
-		"--tls-cert-file", write("tls.crt", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: leaf.Certificate[0]})),
-		"--tls-key-file", write("tls.key", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})),
-	}); err != nil {
+	if err := flags.Parse(append(f.args(), "--listen", s.grpcAddress, "--rest-listen", s.restAddress)); err != nil {
 		t.Fatal(err)
 	}
 	var ctx context.Context
 	ctx, s.stop = context.WithCancel(t.Context())
+	running := newProcess()
 	go func() {
-		s.done <- options.Serve(ctx, &process.Process{Log: slog.New(slog.DiscardHandler), Registry: process.NewRegistry(), Health: s.health}, grpcprocess.Service{
+		s.done <- options.Serve(ctx, running, grpcprocess.Service{
 			Register: func(r grpc.ServiceRegistrar) { powerv1.RegisterPowerServiceServer(r, p) },
 			RegisterGateway: func(ctx context.Context, mux *runtime.ServeMux, conn grpc.ClientConnInterface) error {
 				return powerv1.RegisterPowerServiceHandlerClient(ctx, mux, powerv1.NewPowerServiceClient(conn))
@@ -119,7 +142,7 @@ func start(t *testing.T, p power) *server {
 		})
 	}()
 	t.Cleanup(s.stop)
-	for deadline := time.Now().Add(10 * time.Second); !s.health.Ready(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); !running.Health.Ready(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("not ready within 10 s")
 		}
@@ -158,7 +181,7 @@ func TestServe_gRPCAndREST(t *testing.T) {
 		status      int
 		text        string
 	}{
-		"right token":            {"/v1/namespaces/default/bmcs/a/power", "secret", nil, 200, `"instance_id":"request-1"`},
+		"right token":            {"/v1/namespaces/default/bmcs/a/power", "secret", nil, 200, `"request-1"`},
 		"wrong token":            {"/v1/namespaces/default/bmcs/a/power", "wrong", nil, 401, `"UNAUTHENTICATED"`},
 		"no token":               {"/v1/namespaces/default/bmcs/a/power", "", nil, 401, `"UNAUTHENTICATED"`},
 		"reason in the details":  {"/v1/namespaces/default/bmcs/missing/power", "secret", nil, 404, `"BMC_NOT_FOUND"`},
@@ -222,12 +245,38 @@ func TestServe_end_letsCallsFinish(t *testing.T) {
 	}
 }
 
-func TestServe_missingFlags(t *testing.T) {
+func TestServe_wrongFlags(t *testing.T) {
 	t.Parallel()
-	flags := flag.NewFlagSet("test", flag.ContinueOnError)
-	options := grpcprocess.AddFlags(flags, true)
-	err := options.Serve(t.Context(), &process.Process{Log: slog.New(slog.DiscardHandler), Registry: process.NewRegistry(), Health: process.NewHealth()}, grpcprocess.Service{})
-	if err == nil || !strings.Contains(err.Error(), "--token-file") {
-		t.Errorf("Serve without flags: %v", err)
+	f := newFiles(t)
+	for name, tc := range map[string]struct {
+		args []string
+		want string
+	}{
+		"nothing":        {nil, "--token-file"},
+		"no token":       {append(f.args(), "--token-file", f.write("none", []byte("\n"))), "has none"},
+		"too many words": {append(f.args(), "--token-file", f.write("many", []byte("one two three"))), "more than a name and a token"},
+		"no token file":  {append(f.args(), "--token-file", "/does/not/exist"), "read tokens"},
+		"no certificate": {append(f.args(), "--tls-cert-file", "/does/not/exist"), "/does/not/exist"},
+		"no such port":   {append(f.args(), "--listen", "localhost:99999"), "99999"},
+		"no REST port":   {append(f.args(), "--listen", "127.0.0.1:0", "--rest-listen", "localhost:99999"), "99999"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			flags := flag.NewFlagSet("test", flag.ContinueOnError)
+			options := grpcprocess.AddFlags(flags, true)
+			if err := flags.Parse(tc.args); err != nil {
+				t.Fatal(err)
+			}
+			err := options.Serve(t.Context(), newProcess(), grpcprocess.Service{
+				Register:        func(grpc.ServiceRegistrar) {},
+				RegisterGateway: func(context.Context, *runtime.ServeMux, grpc.ClientConnInterface) error { return nil },
+			})
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("Serve: %v, want an error with %q", err, tc.want)
+			}
+			if err != nil && strings.Contains(err.Error(), "three") {
+				t.Errorf("the error repeats a token: %v", err)
+			}
+		})
 	}
 }

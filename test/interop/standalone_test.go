@@ -118,8 +118,8 @@ func TestREST(t *testing.T) {
 	}
 	api.want(`"POWER_STATE_ON"`, "-d", `{"action":"POWER_ACTION_ON","wait":"30s"}`, power)
 	api.want(`"BOOT_TARGET_HDD"`, "-X", "PUT", "-d", `{"persistence":"BOOT_PERSISTENCE_ONCE","target":"BOOT_TARGET_HDD"}`, api.base+"/boot/override")
-	api.want(`"machine_name":"sim-1"`, api.base+"/inventory")
-	api.want(`"slot":"CD1"`, api.base+"/media")
+	api.want(`"sim-1"`, api.base+"/inventory")
+	api.want(`"CD1"`, api.base+"/media")
 	// A watch says at once what is, and goes on.
 	watch := api.run("--max-time", "2", api.base+"/power:watch")
 	if !strings.Contains(watch.stdout, "POWER_STATE_ON") || watch.exit != 28 {

@@ -72,7 +72,7 @@ func start(t *testing.T) *system {
 	first := launch.FreePorts(t, 13)
 	address := func(i int) string { return fmt.Sprintf("127.0.0.1:%d", first+i) }
 	simulator, power, media, registry := address(0), address(1), address(2), address(3)
-	s := &system{t: t, rest: address(1), ipmi: first + 5, redfish: first + 6, services: map[string]*service{}}
+	s := &system{t: t, rest: address(4), ipmi: first + 5, redfish: first + 6, services: map[string]*service{}}
 
 	authority, err := certs.NewAuthority("test CA", time.Hour)
 	if err != nil {
@@ -103,7 +103,7 @@ func start(t *testing.T) *system {
 		args          [][]string
 	}{
 		{"simulator", kubevirtbmc, [][]string{{"simulator", "--machines", "1"}, serve(simulator)}},
-		{"power", launch.Build(t, "services/power"), [][]string{serve(power), {"--replica", "power-0"}, machines}},
+		{"power", launch.Build(t, "services/power"), [][]string{serve(power), {"--rest-listen", s.rest, "--replica", "power-0"}, machines}},
 		{"media", launch.Build(t, "services/media"), [][]string{serve(media), machines}},
 		{"registry", kubevirtbmc, [][]string{{"registry", "--config", config, "--ipmi-port", fmt.Sprint(s.ipmi), "--redfish-port", fmt.Sprint(s.redfish)}, serve(registry)}},
 		{"frontend-ipmi", launch.Build(t, "services/frontend-ipmi"), [][]string{{"--replica", "ipmi-0"}, frontend}},

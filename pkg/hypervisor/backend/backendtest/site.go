@@ -47,6 +47,7 @@ type Site struct {
 
 	flags     []string
 	address   string
+	rest      string
 	caFile    string
 	tokenFile string
 }
@@ -105,11 +106,11 @@ func New(t *testing.T) *Site {
 			t.Error(err)
 		}
 	})
-	address := freePort(t)
+	address, rest := freePort(t), freePort(t)
 	return &Site{
-		Simulator: s, address: address, caFile: caFile, tokenFile: tokenFile,
+		Simulator: s, address: address, rest: rest, caFile: caFile, tokenFile: tokenFile,
 		flags: []string{
-			"--listen=" + address, "--tls-cert-file=" + certFile, "--tls-key-file=" + keyFile, "--token-file=" + tokenFile,
+			"--listen=" + address, "--rest-listen=" + rest, "--tls-cert-file=" + certFile, "--tls-key-file=" + keyFile, "--token-file=" + tokenFile,
 			"--replica=replica-0", "--hypervisor=simulator", "--simulator-address=" + named(t, listener.Addr().String()),
 			"--simulator-ca-file=" + caFile, "--simulator-token-file=" + tokenFile,
 		},
@@ -201,7 +202,7 @@ func (s *Site) Call(t *testing.T, method, path, bearer, body string) (code int, 
 	}
 	transport := &http.Transport{TLSClientConfig: tlsConfig, ForceAttemptHTTP2: true}
 	defer transport.CloseIdleConnections()
-	request, err := http.NewRequestWithContext(t.Context(), method, "https://"+named(t, s.address)+path, strings.NewReader(body))
+	request, err := http.NewRequestWithContext(t.Context(), method, "https://"+named(t, s.rest)+path, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}

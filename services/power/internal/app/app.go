@@ -17,6 +17,7 @@ import (
 // New adds the program's flags and returns what runs it.
 func New(flags *flag.FlagSet) process.Run {
 	return backend.Configure(flags, map[string]backend.Source[powerservice.Hypervisor]{
+		"kubevirt":  kubeVirt(),
 		"simulator": backend.Simulator(func(c *remote.Client) powerservice.Hypervisor { return c }),
 	}, func(parts backend.Parts[powerservice.Hypervisor]) (backend.Service, error) {
 		return powerservice.New(powerservice.Config{
