@@ -29,7 +29,9 @@ func (c *Cluster) upAPI(ctx context.Context, o Options, bin binaries, j *journal
 	if _, err := exec.LookPath("etcd"); err != nil {
 		return fmt.Errorf("%w: install the Debian packages of packages.txt", err)
 	}
-	l, err := startLauncher(bin.path("node"), o.Dir, j, node.Launch{})
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	l, err := startLauncher(bin.path("node"), o.Dir, j, node.Launch{}, cancel)
 	if err != nil {
 		return err
 	}
@@ -136,8 +138,9 @@ type launcher struct {
 }
 
 // startLauncher starts the node program, records it, and lets it go. If we die
-// before run, its standard input closes and it ends.
-func startLauncher(binary, dir string, j *journal, l node.Launch) (*launcher, error) {
+// before run, its standard input closes and it ends. Its own end is told to
+// ended, with what it said.
+func startLauncher(binary, dir string, j *journal, l node.Launch, ended context.CancelCauseFunc) (*launcher, error) {
 	if err := os.MkdirAll(filepath.Join(dir, "log"), 0o755); err != nil {
 		return nil, err
 	}
@@ -167,7 +170,11 @@ func startLauncher(binary, dir string, j *journal, l node.Launch) (*launcher, er
 		inWrite.Close()
 		return nil, err
 	}
-	go cmd.Wait() // so that it does not stay a zombie while we live
+	go func() {
+		err := cmd.Wait() // also so that it does not stay a zombie while we live
+		text, _ := os.ReadFile(stderr.Name())
+		ended(fmt.Errorf("the node program ended: %w: %s", err, lastLines(string(text), 3)))
+	}()
 	if err := j.recordProcess(cmd.Process.Pid); err != nil {
 		inWrite.Close()
 		return nil, err

@@ -76,6 +76,9 @@ func (o Options) withDefaults() (Options, error) {
 	if err != nil {
 		return o, err
 	}
+	if strings.ContainsAny(dir, `,:\`) {
+		return o, fmt.Errorf("directory %s: the options of an overlay mount cannot hold its name", dir)
+	}
 	for _, covered := range overlaid {
 		if dir == covered || strings.HasPrefix(dir, covered+"/") {
 			return o, fmt.Errorf("directory %s: lies below %s, which the node covers", dir, covered)

@@ -51,6 +51,7 @@ func TestDown_after_a_crash_of_Up(t *testing.T) {
 			return strings.Contains(string(b), text)
 		}
 	}
+	root := t.TempDir()
 	for name, test := range map[string]struct {
 		level Level
 		// when is asked every few milliseconds, with the last line of output.
@@ -64,7 +65,11 @@ func TestDown_after_a_crash_of_Up(t *testing.T) {
 		"kubevirt, with containers running under the kubelet": {LevelKubeVirt, func(dir, line string) bool { return said("operator is at work")(dir, line) && waitForContainer(dir) }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := filepath.Join(t.TempDir(), "testbed")
+			dir, err := os.MkdirTemp(root, "testbed")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { Down(context.Background(), dir) }) // if the test ends early
 			killUp(t, test.level, dir, test.when)
 			id := journalID(t, dir)
 			before := leftovers(dir, id)
@@ -81,7 +86,8 @@ func TestDown_after_a_crash_of_Up(t *testing.T) {
 		})
 	}
 	t.Run("the next Up cleans too", func(t *testing.T) {
-		dir := filepath.Join(t.TempDir(), "testbed")
+		dir := filepath.Join(root, "next")
+		t.Cleanup(func() { Down(context.Background(), dir) })
 		killUp(t, LevelAPI, dir, said("API server is ready"))
 		id := journalID(t, dir)
 		c, err := Up(t.Context(), Options{Level: LevelAPI, Dir: dir, Log: t.Output()})
@@ -144,6 +150,7 @@ func killUp(t *testing.T, level Level, dir string, when func(dir, line string) b
 		select {
 		case l, ok := <-lines:
 			if !ok {
+				cmd.Wait()
 				t.Fatalf("Up ended before the moment to kill it came; it said %q", line)
 			}
 			line = l
@@ -151,6 +158,7 @@ func killUp(t *testing.T, level Level, dir string, when func(dir, line string) b
 		}
 		if time.Now().After(deadline) {
 			cmd.Process.Kill()
+			cmd.Wait()
 			t.Fatal("the moment to kill Up did not come")
 		}
 	}

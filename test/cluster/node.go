@@ -231,7 +231,9 @@ func (c *Cluster) upNode(ctx context.Context, o Options, bin binaries, j *journa
 	if err != nil {
 		return err
 	}
-	l, err := startLauncher(bin.path("node"), o.Dir, j, node.Launch{Cgroups: cgroups, Namespaces: true})
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	l, err := startLauncher(bin.path("node"), o.Dir, j, node.Launch{Cgroups: cgroups, Namespaces: true}, cancel)
 	if err != nil {
 		return err
 	}

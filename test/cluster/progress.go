@@ -70,7 +70,7 @@ func poll(ctx context.Context, what string, limit, every time.Duration, f func(c
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("wait for %s: %w: %w", what, ctx.Err(), last)
+			return fmt.Errorf("wait for %s: %w: %w", what, context.Cause(ctx), last)
 		case <-time.After(every):
 		}
 	}

@@ -161,9 +161,10 @@ func TestOptions_withDefaults(t *testing.T) {
 		o    Options
 		want string
 	}{
-		"no level":             {Options{}, "level"},
-		"unknown version":      {Options{Level: LevelAPI, KubeVirtVersion: "v0.1.0"}, "version"},
-		"below what it covers": {Options{Level: LevelAPI, Dir: "/var/lib/x"}, "covers"},
+		"no level":                   {Options{}, "level"},
+		"unknown version":            {Options{Level: LevelAPI, KubeVirtVersion: "v0.1.0"}, "version"},
+		"a name that no mount takes": {Options{Level: LevelAPI, Dir: "/tmp/a,b"}, "overlay"},
+		"below what it covers":       {Options{Level: LevelAPI, Dir: "/var/lib/x"}, "covers"},
 		"a version that cannot be built for the level": {Options{Level: LevelReal, KubeVirtVersion: "v1.8.4"}, "cannot be built"},
 	} {
 		t.Run(name, func(t *testing.T) {
