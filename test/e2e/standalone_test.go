@@ -54,6 +54,10 @@ spec:
       domain:
         memory:
           guest: 64Mi
+        firmware:
+          bootloader:
+            bios:
+              useSerial: true # The console shows what it tries to boot from.
         resources:
           requests:
             cpu: 50m
@@ -127,7 +131,6 @@ func TestStandalone(t *testing.T) {
 	b.ipmi("chassis", "power", "cycle")
 	second := b.agreesOn(first.UID)
 	b.equal("first device of the instance", second.first(), "installer")
-	b.bootedFrom(cd)
 	b.eventually("override used up in Redfish", func() bool { return b.override() == "Disabled None" })
 	b.eventually("template as it was", func() bool {
 		return reflect.DeepEqual(b.vm().orders(), map[string]int{"root": 1})
@@ -146,8 +149,13 @@ func TestStandalone(t *testing.T) {
 	b.ipmi("chassis", "power", "cycle")
 	fourth := b.agreesOn(third.UID)
 	b.equal("first device of the instance", fourth.first(), "installer")
-	b.bootedFrom(cd)
 	b.equal("override in Redfish", b.override(), "Continuous Cd")
+
+	b.begin("ipmitool resets it: the firmware tries the CD first")
+	console := b.console()
+	b.ipmi("chassis", "power", "reset")
+	b.says(console, cd)
+	b.equal("instance", b.agreesOn("").UID, fourth.UID)
 
 	b.begin("ipmitool takes the choice back")
 	b.ipmi("chassis", "bootdev", "none")
@@ -451,39 +459,54 @@ func (b *bed) agreesOff() {
 	b.Logf("kubectl: no instance; template %v, %s | ipmitool: %s | curl: PowerState %s", b.vm().orders(), b.vm().strategy(), ipmi, redfish)
 }
 
-// source is what a guest says that it has booted from: at level real, and at
-// level kubevirt.
-type source struct{ real, pretended string }
+// sign is what the serial console shows of what a machine boots from: at level
+// real, and at level kubevirt. The CD has nothing to boot, so it is the firmware
+// that speaks of it.
+type sign struct{ real, pretended string }
 
 var (
-	disk = source{strings.TrimSpace(cluster.GuestDiskText), "Guest booted from disk root"}
-	cd   = source{strings.TrimSpace(cluster.GuestCDText), "Guest booted from cdrom installer"}
+	disk = sign{strings.TrimSpace(cluster.GuestDiskText), "Guest booted from disk root"}
+	cd   = sign{"Booting from DVD/CD", "Booting from cdrom installer"}
 )
 
-// bootedFrom reads the serial console, through KubeVirt alone, until the guest
-// says what it has booted from.
-func (b *bed) bootedFrom(s source) {
+// console connects to the machine's serial port, through KubeVirt alone.
+func (b *bed) console() *cluster.Console {
+	b.Helper()
+	ctx, cancel := context.WithTimeout(b.Context(), patience)
+	b.Cleanup(cancel)
+	console, err := b.cluster.OpenConsole(ctx, b.namespace, b.name)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = console.Close() })
+	return console
+}
+
+// says reads a serial console until it shows the sign.
+func (b *bed) says(console *cluster.Console, s sign) {
 	b.Helper()
 	want := s.real
 	if b.cluster.Level == cluster.LevelKubeVirt {
 		want = s.pretended
 	}
-	ctx, cancel := context.WithTimeout(b.Context(), patience)
-	defer cancel()
-	console, err := b.cluster.OpenConsole(ctx, b.namespace, b.name)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer console.Close()
 	var seen strings.Builder
 	for buffer := make([]byte, 4096); !strings.Contains(seen.String(), want); {
 		n, err := console.Read(buffer)
 		seen.Write(buffer[:n])
 		if err != nil {
-			b.Fatalf("serial console: %v before %q:\n%s", err, want, seen.String())
+			shown := seen.String()
+			b.Fatalf("serial console: %v before %q:\n%s", err, want, shown[max(0, len(shown)-2000):])
 		}
 	}
 	b.Logf("serial console: %s", want)
+}
+
+// bootedFrom waits until the guest says what it has booted from.
+func (b *bed) bootedFrom(s sign) {
+	b.Helper()
+	console := b.console()
+	b.says(console, s)
+	_ = console.Close()
 }
 
 func (b *bed) equal(what string, got, want any) {
