@@ -102,7 +102,7 @@ func targets(level Level, version string) []target {
 	for _, name := range []string{"kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"} {
 		t = append(t, k8sTarget(name))
 	}
-	t = append(t, ownTarget("pause"))
+	t = append(t, ownTarget("pause"), ownTarget("dns"))
 	for _, name := range []string{"virt-operator", "virt-api", "virt-controller"} {
 		t = append(t, kubeVirtTarget(name, version, false))
 	}

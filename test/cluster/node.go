@@ -38,8 +38,8 @@ type network struct {
 	link string
 	// hostIP and nodeIP are the link's ends.
 	hostIP, nodeIP string
-	// pods and services are ranges, dns is an address in services.
-	pods, services, dns string
+	// pods and services are ranges.
+	pods, services string
 }
 
 // maxClusters is how many clusters with a node fit on a machine.
@@ -52,7 +52,6 @@ func newNetwork(i int) network {
 		hostIP: fmt.Sprintf("10.99.%d.1", i), nodeIP: fmt.Sprintf("10.99.%d.2", i),
 		pods:     fmt.Sprintf("10.244.%d.0/24", i),
 		services: fmt.Sprintf("10.96.%d.0/20", i*16),
-		dns:      fmt.Sprintf("10.96.%d.10", i*16),
 	}
 }
 
@@ -254,7 +253,7 @@ func (c *Cluster) upNode(ctx context.Context, o Options, bin binaries, j *journa
 		return err
 	}
 	log.step("the API server is ready")
-	if err := c.Apply(ctx, []byte(proxyBinding)); err != nil {
+	if err := c.Apply(ctx, []byte(bindings)); err != nil {
 		return err
 	}
 	if err := c.waitContainerd(ctx); err != nil {
@@ -281,12 +280,25 @@ func (c *Cluster) upNode(ctx context.Context, o Options, bin binaries, j *journa
 	return c.installKubeVirt(ctx, o, bin, log)
 }
 
-// proxyBinding lets kube-proxy read what it proxies.
-const proxyBinding = `apiVersion: rbac.authorization.k8s.io/v1
+// bindings let kube-proxy and our DNS server read what they need.
+const bindings = `apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
 metadata: {name: kube-proxy}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: "system:node-proxier"}
 subjects: [{kind: User, name: "system:kube-proxy"}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: testbed-dns}
+rules:
+- {apiGroups: [""], resources: [services], verbs: [list]}
+- {apiGroups: [discovery.k8s.io], resources: [endpointslices], verbs: [list]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: testbed-dns}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: testbed-dns}
+subjects: [{kind: User, name: "system:kube-dns"}]
 `
 
 // nodeSpec says what the node consists of.
@@ -322,7 +334,7 @@ func nodeSpec(dir string, bin binaries, n network) node.Spec {
 		},
 		Files: map[string]string{
 			"/etc/hosts":                           "127.0.0.1 localhost\n" + n.nodeIP + " " + nodeName + "\n",
-			"/etc/resolv.conf":                     "nameserver 127.0.0.1\n",
+			"/etc/resolv.conf":                     "nameserver " + n.nodeIP + "\n",
 			"/etc/cni/net.d/10-testbed.conflist":   cniConfig(n),
 			filepath.Join(conf, "containerd.toml"): containerdConfig(),
 			filepath.Join(conf, "kubelet.yaml"):    kubeletConfig(keys, dir, n),
@@ -334,6 +346,7 @@ func nodeSpec(dir string, bin binaries, n network) node.Spec {
 			[]string{"containerd", "--config", filepath.Join(conf, "containerd.toml")},
 			[]string{bin.path("kubelet"), "--config=" + filepath.Join(conf, "kubelet.yaml"), "--kubeconfig=" + kubeconfig("kubelet"), "--hostname-override=" + nodeName, "--node-ip=" + n.nodeIP, "--root-dir=/var/lib/kubelet", "--v=2"},
 			[]string{bin.path("kube-proxy"), "--config=" + filepath.Join(conf, "kube-proxy.yaml")},
+			[]string{bin.path("dns"), "-listen=" + n.nodeIP + ":53", "-server=https://127.0.0.1:6443", "-ca=" + filepath.Join(keys, "ca.crt"), "-cert=" + filepath.Join(keys, "dns.crt"), "-key=" + filepath.Join(keys, "dns.key")},
 		),
 	}
 }
@@ -396,7 +409,7 @@ evictionHard: {memory.available: 100Mi, nodefs.available: 1%%, imagefs.available
 staticPodPath: ""
 protectKernelDefaults: false
 volumePluginDir: %[3]s/root/volumeplugins
-`, keys, n.dns, dir)
+`, keys, n.nodeIP, dir)
 }
 
 // proxyConfig is kube-proxy's configuration. It leaves alone the limits of

@@ -178,6 +178,7 @@ func pki(dir, admin, server string, serviceIP net.IP, ips ...net.IP) error {
 		{name: "apiserver", user: "kube-apiserver", dns: []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"}, ips: append([]net.IP{loopback, serviceIP}, ips...)},
 		{name: "kubelet-serving", user: nodeUser, groups: nodes, dns: []string{nodeName}, ips: append([]net.IP{loopback}, ips[:1]...)},
 		{name: "apiserver-kubelet", user: "apiserver-kubelet-client", groups: masters},
+		{name: "dns", user: "system:kube-dns"},
 	} {
 		if _, _, err := ca.issue(l); err != nil {
 			return err
