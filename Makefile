@@ -7,6 +7,8 @@ SHELL := /bin/bash
 # Builds without the workspace are the truth: go.work is for people and for
 # tests over all modules.
 MODULES := proto pkg services/power services/media services/frontend-ipmi services/frontend-redfish cmd/kubevirtbmc test
+# Not in the workspace: what they require must not lift anything there.
+BED_MODULES := test/cluster test/e2e
 BIN := $(CURDIR)/bin
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 COUNT ?= 3
@@ -76,6 +78,30 @@ fuzz: ## Fuzz each parser of network input for FUZZTIME (10s).
 .PHONY: bench
 bench: ## Run the benchmarks.
 	go test -run '^$$' -bench . -benchmem $(patsubst %,./%/...,$(filter-out proto,$(MODULES)))
+
+##@ Real clusters
+
+LEVEL ?= kubevirt
+
+.PHONY: cluster-up
+cluster-up: ## Bring up a real cluster: LEVEL=api, kubevirt or real (see test/cluster).
+	hack/install-cluster-packages.sh $(LEVEL)
+	GOWORK=off go -C test/cluster run ./cmd/cluster up --level $(LEVEL)
+
+.PHONY: cluster-down
+cluster-down: ## Remove the cluster and whatever a crash left of one.
+	GOWORK=off go -C test/cluster run ./cmd/cluster down
+
+.PHONY: test-integration
+test-integration: bin/gotestsum ## Run the contract on real KubeVirt (KUBECONFIG's, else a cluster of level kubevirt).
+	hack/install-cluster-packages.sh kubevirt
+	GOWORK=off hack/test.sh bed test/cluster -tags integration -count 1 -timeout 30m ./...
+	hack/with-cluster.sh kubevirt hack/integration.sh
+
+.PHONY: e2e
+e2e: bin/gotestsum clients ## Drive a running VM with ipmitool and curl (KUBECONFIG's cluster, else one of level real).
+	hack/install-cluster-packages.sh real
+	GOWORK=off hack/test.sh e2e test/e2e -tags e2e -count 1 -timeout 30m -v ./...
 
 ##@ Tools
 

@@ -15,7 +15,7 @@ if git rev-parse --verify -q origin/main >/dev/null; then
 	bin/buf breaking --against '.git#ref=refs/remotes/origin/main' || failed=1
 fi
 
-read -ra modules < <(sed -n 's/^MODULES := //p' Makefile)
+read -ra modules < <(sed -n 's/^\(BED_\)\?MODULES := //p' Makefile | paste -sd ' ')
 for module in "${modules[@]}"; do
 	echo "golangci-lint $module"
 	(cd "$module" && GOWORK=off "$OLDPWD/bin/golangci-lint" run --allow-parallel-runners ./...) || failed=1
