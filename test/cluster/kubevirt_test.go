@@ -6,10 +6,7 @@
 package cluster
 
 import (
-	"context"
-	"net"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -70,31 +67,6 @@ func TestKubeVirt(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// testNetwork shows that the host reaches services, and that pods' DNS server
-// knows them.
-func testNetwork(t *testing.T, c *Cluster) {
-	resolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "udp", net.JoinHostPort(c.NodeIP, "53"))
-	}}
-	want, err := c.output(t.Context(), "get", "service", "-n", "kubevirt", "virt-api", "-o", "jsonpath={.spec.clusterIP}")
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := resolver.LookupHost(t.Context(), "virt-api.kubevirt.svc.cluster.local.")
-	if err != nil || !slices.Equal(got, []string{want}) {
-		t.Fatalf("virt-api is %q, %v, want %s", got, err, want)
-	}
-	conn, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(t.Context(), "tcp", net.JoinHostPort(want, "443"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn.Close()
-	s, err := c.output(t.Context(), "exec", "-n", "kubevirt", "deploy/virt-operator", "--", "/usr/bin/virt-operator", "--help")
-	if err != nil && !strings.Contains(err.Error()+s, "Usage") {
-		t.Errorf("exec in a pod: %v: %s", err, s)
 	}
 }
 

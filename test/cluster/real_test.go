@@ -13,6 +13,9 @@ import (
 
 func TestReal(t *testing.T) {
 	c := open(t, Options{Level: LevelReal})
+	if c.NodeIP != "" {
+		testNetwork(t, c)
+	}
 	m := newMachine(t, c, "real", "Manual", GuestDiskImage, 5, "")
 	m.mustPut(false, "start", "{}")
 	uid, _ := m.wait("Running", 3*time.Minute)
