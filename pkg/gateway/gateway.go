@@ -17,6 +17,9 @@ import (
 	"kubevirtbmc.dev/pkg/callctx"
 )
 
+// requestIDHeader names a request, in the request or in the answer.
+const requestIDHeader = "X-Request-Id"
+
 // maxBody is the longest REST request body, in bytes.
 const maxBody = 1 << 20
 
@@ -29,22 +32,16 @@ func NewMux() *runtime.ServeMux {
 		runtime.WithMarshalerOption(runtime.MIMEWildcard, &runtime.JSONPb{
 			MarshalOptions: protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true},
 		}),
+		runtime.WithErrorHandler(handleError),
+		runtime.WithRoutingErrorHandler(handleRoutingError),
 		runtime.WithIncomingHeaderMatcher(func(string) (string, bool) { return "", false }),
 		runtime.WithOutgoingHeaderMatcher(func(string) (string, bool) { return "", false }),
 		runtime.WithMetadata(func(_ context.Context, r *http.Request) metadata.MD {
 			// The caller is named by its token; what else it says of itself does
 			// not count, but for where it comes from.
-			return metadata.Join(requestID(r), metadata.Pairs("x-bmc-address", r.RemoteAddr, "x-bmc-protocol", "rest"))
+			return metadata.Pairs("x-request-id", r.Header.Get(requestIDHeader), "x-bmc-address", r.RemoteAddr, "x-bmc-protocol", "rest")
 		}),
 	)
-}
-
-func requestID(r *http.Request) metadata.MD {
-	id := r.Header.Get("X-Request-Id")
-	if id == "" {
-		id = callctx.NewRequestID()
-	}
-	return metadata.Pairs("x-request-id", id)
 }
 
 // Handler serves gRPC and REST on one HTTP/2 listener. A REST body over 1 MiB
@@ -57,8 +54,12 @@ func Handler(grpcServer http.Handler, rest http.Handler) http.Handler {
 		}
 		w.Header().Set("Cache-Control", "no-store")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
+		if r.Header.Get(requestIDHeader) == "" {
+			r.Header.Set(requestIDHeader, callctx.NewRequestID())
+		}
+		w.Header().Set(requestIDHeader, r.Header.Get(requestIDHeader))
 		if r.ContentLength > maxBody {
-			http.Error(w, "the request body is longer than 1 MiB", http.StatusRequestEntityTooLarge)
+			refuseBody(w, r)
 			return
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody) // One of unknown length.

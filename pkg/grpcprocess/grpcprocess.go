@@ -113,6 +113,7 @@ func (f *Flags) Serve(ctx context.Context, p *process.Process, service Service) 
 		<-groupCtx.Done()
 		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
 		defer cancel()
+		server.StopStreams()
 		stopREST(drain)
 		server.Shutdown(drain)
 		stopWork()
@@ -208,6 +209,7 @@ func (r *restServer) serve() error {
 }
 
 func (r *restServer) stop(ctx context.Context) {
+	r.grpc.StopStreams() // The HTTP server waits for those that it passed on.
 	if err := r.http.Shutdown(ctx); err != nil {
 		_ = r.http.Close()
 	}

@@ -41,6 +41,9 @@ type Config struct {
 	TLS *tls.Config
 	// Authenticator checks the bearer token of each call.
 	Authenticator Authenticator
+	// Authorize tells whether an identity may call a method, by an error of
+	// package grpcstatus when it may not; nil: whoever is authenticated may.
+	Authorize func(identity, method string) error
 	// Metrics gets the call counters and latencies.
 	Metrics prometheus.Registerer
 }
@@ -48,8 +51,10 @@ type Config struct {
 // Server is a gRPC server and its health service.
 type Server struct {
 	*grpc.Server
-	health  *health.Server
-	metrics *grpcprom.ServerMetrics
+	health *health.Server
+	// stopping ends with StopStreams.
+	stopping    context.Context
+	stopStreams context.CancelFunc
 }
 
 // New returns a server without services. Messages are limited to gRPC's default
@@ -72,7 +77,8 @@ func New(cfg Config) (*Server, error) {
 			logkey.Request, callctx.RequestID(ctx))
 		return grpcstatus.New(errorsv1.Reason_REASON_INTERNAL, "internal error")
 	})
-	check := guard{cfg.Log, cfg.Authenticator, validator}
+	stopping, stopStreams := context.WithCancel(context.Background())
+	check := guard{cfg.Log, cfg.Authenticator, cfg.Authorize, validator, stopping}
 	options := []grpc.ServerOption{
 		grpc.ChainUnaryInterceptor(metrics.UnaryServerInterceptor(), check.unary, recovery.UnaryServerInterceptor(onPanic)),
 		grpc.ChainStreamInterceptor(metrics.StreamServerInterceptor(), check.stream, recovery.StreamServerInterceptor(onPanic)),
@@ -82,7 +88,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.TLS != nil {
 		options = append(options, grpc.Creds(credentials.NewTLS(cfg.TLS)))
 	}
-	s := &Server{Server: grpc.NewServer(options...), health: health.NewServer(), metrics: metrics}
+	s := &Server{Server: grpc.NewServer(options...), health: health.NewServer(), stopping: stopping, stopStreams: stopStreams}
 	healthpb.RegisterHealthServer(s.Server, s.health)
 	s.SetReady(false)
 	reflection.Register(s.Server)
@@ -98,10 +104,16 @@ func (s *Server) SetReady(ready bool) {
 	s.health.SetServingStatus("", state)
 }
 
-// Shutdown tells health watchers that the server is going, then lets calls end
-// until the context does, then ends them.
+// StopStreams ends the streams, which would go on for ever, with UNAVAILABLE, as
+// far as their handlers heed their contexts; new ones are refused. Other calls
+// go on.
+func (s *Server) StopStreams() { s.stopStreams() }
+
+// Shutdown tells health watchers that the server is going and ends streams, then
+// lets other calls end until the context does, then ends them.
 func (s *Server) Shutdown(ctx context.Context) {
 	s.health.Shutdown()
+	s.StopStreams()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -119,7 +131,9 @@ func (s *Server) Shutdown(ctx context.Context) {
 type guard struct {
 	log           *slog.Logger
 	authenticator Authenticator
+	authorize     func(identity, method string) error
 	validator     protovalidate.Validator
+	stopping      context.Context
 }
 
 func (g guard) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -140,7 +154,14 @@ func (g guard) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo
 	start := time.Now()
 	ctx, err := g.admit(ss.Context(), info.FullMethod)
 	if err == nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(g.stopping, cancel)()
 		err = handler(srv, guardedStream{ss, ctx, g.validator})
+	}
+	if err != nil && g.stopping.Err() != nil {
+		err = grpcstatus.New(errorsv1.Reason_REASON_HYPERVISOR_UNAVAILABLE, "the service is stopping")
 	}
 	g.report(ctx, info.FullMethod, start, err)
 	return err
@@ -153,7 +174,11 @@ func (g guard) admit(ctx context.Context, method string) (context.Context, error
 	if open(method) {
 		return ctx, nil
 	}
-	return authenticate(ctx, g.authenticator)
+	ctx, err := authenticate(ctx, g.authenticator)
+	if err == nil && g.authorize != nil {
+		err = g.authorize(IdentityOf(ctx), method)
+	}
+	return ctx, err
 }
 
 // report logs a call's end: what the caller can put right as information, what

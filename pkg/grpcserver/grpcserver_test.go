@@ -42,8 +42,12 @@ func (p power) GetPower(ctx context.Context, _ *powerv1.GetPowerRequest) (*power
 	return &powerv1.GetPowerResponse{}, p.get(ctx)
 }
 
-func (power) WatchPower(_ *powerv1.WatchPowerRequest, stream grpc.ServerStreamingServer[powerv1.WatchPowerResponse]) error {
-	return stream.Send(&powerv1.WatchPowerResponse{})
+func (power) WatchPower(req *powerv1.WatchPowerRequest, stream grpc.ServerStreamingServer[powerv1.WatchPowerResponse]) error {
+	if err := stream.Send(&powerv1.WatchPowerResponse{}); err != nil || req.GetBmc().GetName() != "endless" {
+		return err
+	}
+	<-stream.Context().Done()
+	return stream.Context().Err()
 }
 
 // lockedBuffer is a log that handlers write to while the test reads.
@@ -84,7 +88,13 @@ func start(t *testing.T, p power) (string, *tls.Config, *lockedBuffer) {
 		Log:           slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		TLS:           certs.ServerTLS(func() (*tls.Certificate, error) { return leaf, nil }),
 		Authenticator: tokens,
-		Metrics:       prometheus.NewRegistry(),
+		Authorize: func(identity, method string) error {
+			if identity == "other-identity" && method == powerv1.PowerService_GetPower_FullMethodName {
+				return grpcstatus.New(errorsv1.Reason_REASON_PERMISSION_DENIED, "not for you")
+			}
+			return nil
+		},
+		Metrics: prometheus.NewRegistry(),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -97,7 +107,11 @@ func start(t *testing.T, p power) (string, *tls.Config, *lockedBuffer) {
 	}
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = server.Serve(listener) })
-	t.Cleanup(func() { server.Shutdown(t.Context()); serving.Wait() })
+	t.Cleanup(func() {
+		// Streams are no reason to wait: without StopStreams this would.
+		server.Shutdown(context.Background())
+		serving.Wait()
+	})
 	return listener.Addr().String(), &tls.Config{RootCAs: ca.Pool(), MinVersion: tls.VersionTLS13}, log
 }
 
@@ -236,5 +250,41 @@ func TestServer_requestIDAndCaller_reachHandlerAndLog(t *testing.T) {
 		if !strings.Contains(log.String(), part) {
 			t.Errorf("the log lacks %q:\n%s", part, log.String())
 		}
+	}
+}
+
+func TestServer_authorization(t *testing.T) {
+	t.Parallel()
+	address, tlsConfig, _ := start(t, power{get: func(context.Context) error { return nil }})
+	client := powerv1.NewPowerServiceClient(dial(t, address, grpcclient.Config{TLS: tlsConfig, Token: token("other")}))
+	if _, err := client.GetPower(t.Context(), &powerv1.GetPowerRequest{Bmc: sim0}); grpcstatus.ReasonOf(err) != errorsv1.Reason_REASON_PERMISSION_DENIED {
+		t.Errorf("GetPower: %v, want PERMISSION_DENIED", err)
+	}
+	if _, err := client.TransitionPower(t.Context(), &powerv1.TransitionPowerRequest{Bmc: sim0, Action: powerv1.PowerAction_POWER_ACTION_ON}); grpcstatus.ReasonOf(err) != errorsv1.Reason_REASON_UNSUPPORTED {
+		t.Errorf("TransitionPower: %v, want to get as far as UNSUPPORTED", err)
+	}
+}
+
+// The server of this test ends while a stream is open.
+func TestServer_end_endsStreams(t *testing.T) {
+	t.Parallel()
+	var stream grpc.ServerStreamingClient[powerv1.WatchPowerResponse]
+	t.Run("stream", func(t *testing.T) {
+		address, tlsConfig, _ := start(t, power{get: func(context.Context) error { return nil }})
+		conn, err := grpcclient.Dial(address, grpcclient.Config{TLS: tlsConfig, Token: token("right")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		endless := &referencev1.BMCReference{Namespace: "default", Name: "endless"}
+		stream, err = powerv1.NewPowerServiceClient(conn).WatchPower(context.Background(), &powerv1.WatchPowerRequest{Bmc: endless})
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+	if _, err := stream.Recv(); grpcstatus.ReasonOf(err) != errorsv1.Reason_REASON_HYPERVISOR_UNAVAILABLE || !strings.Contains(err.Error(), "stopping") {
+		t.Errorf("end of the stream: %v, want UNAVAILABLE since the service is stopping", err)
 	}
 }

@@ -65,16 +65,18 @@ func TestStandalone_badStart_saysWhyItCanNotStart(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no machines":        {[]string{"standalone"}, "no machines"},
-		"missing file":       {[]string{"standalone", "--simulate", "1", "--config", "/nonexistent"}, "no such file"},
-		"API port in use":    {[]string{"standalone", "--simulate", "1", "--api-port", strings.TrimPrefix(s.API(), "127.0.0.1:")}, "address already in use"},
-		"too many":           {[]string{"standalone", "--simulate", "1000000"}, "--simulate 1000000"},
-		"ports run out":      {[]string{"standalone", "--simulate", "10", "--ipmi-port", "65530"}, "65530 to 65539"},
-		"password too long":  {[]string{"standalone", "--simulate", "1"}, "IPMI carries 20"},
-		"unknown command":    {[]string{"explode"}, `unknown command "explode"`},
-		"certificate alone":  {[]string{"standalone", "--simulate", "1", "--tls-cert-file", "x"}, "go together"},
-		"IPMI port in use":   {[]string{"standalone", "--simulate", "1", "--ipmi-port", s.IPMIPort(0), "--redfish-port", fmt.Sprint(launch.FreePorts(t, 1)), "--api-port", fmt.Sprint(launch.FreePorts(t, 1))}, "can't be served"},
-		"no simulator there": {[]string{"standalone", "--simulator-address", "127.0.0.1:1"}, "--simulator-ca-file"},
+		"no machines":         {[]string{"standalone"}, "no machines"},
+		"missing file":        {[]string{"standalone", "--simulate", "1", "--config", "/nonexistent"}, "no such file"},
+		"API port in use":     {[]string{"standalone", "--simulate", "1", "--api-port", strings.TrimPrefix(s.API(), "127.0.0.1:")}, "address already in use"},
+		"VM is not simulated": {[]string{"standalone", "--simulate", "1", "--config", writeConfig(t, "bmcs: [{vm: sim-7}]")}, "VM default/sim-7 is not one of the 1 simulated"},
+		"ports overlap":       {[]string{"standalone", "--simulate", "3", "--redfish-port", "7442", "--api-port", "7443"}, "--api-port 7443 is among"},
+		"too many":            {[]string{"standalone", "--simulate", "1000000"}, "--simulate 1000000"},
+		"ports run out":       {[]string{"standalone", "--simulate", "10", "--ipmi-port", "65530"}, "65530 to 65539"},
+		"password too long":   {[]string{"standalone", "--simulate", "1"}, "IPMI carries 20"},
+		"unknown command":     {[]string{"explode"}, `unknown command "explode"`},
+		"certificate alone":   {[]string{"standalone", "--simulate", "1", "--tls-cert-file", "x"}, "go together"},
+		"IPMI port in use":    {[]string{"standalone", "--simulate", "1", "--ipmi-port", s.IPMIPort(0), "--redfish-port", fmt.Sprint(launch.FreePorts(t, 1)), "--api-port", fmt.Sprint(launch.FreePorts(t, 1))}, "can't be served"},
+		"no simulator there":  {[]string{"standalone", "--simulator-address", "127.0.0.1:1"}, "--simulator-ca-file"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := program
@@ -85,6 +87,15 @@ func TestStandalone_badStart_saysWhyItCanNotStart(t *testing.T) {
 			c.wantFailure(tc.want, tc.args...)
 		})
 	}
+}
+
+func writeConfig(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "bmcs.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 func TestREST(t *testing.T) {
@@ -125,9 +136,59 @@ func TestREST(t *testing.T) {
 	if !strings.Contains(watch.stdout, "POWER_STATE_ON") || watch.exit != 28 {
 		t.Errorf("watch: %v, want the present state and then the time-out (28)", watch)
 	}
+	// Refusals are HTTP's own.
+	headers := need(t, "curl", "-sS", "--cacert", s.CAFile, "-o", "/dev/null", "-D", "-")
+	headers.want(`www-authenticate: Bearer realm="KubeVirtBMC"`, power)
+	headers.want("HTTP/2 405", "-X", "DELETE", "-H", bearer, power)
+	headers.want("allow: GET, POST", "-X", "DELETE", "-H", bearer, power)
+	headers.want("x-request-id: mine", "-H", bearer, "-H", "X-Request-Id: mine", power)
+	api.want(`"INVALID_REQUEST"`, "-d", "x", power)
+	large := filepath.Join(t.TempDir(), "large.json")
+	if err := os.WriteFile(large, []byte(`{"action":"`+strings.Repeat("x", 6<<20)+`"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	api.want("longer than 1 MiB", "--data-binary", "@"+large, power)
 	if other := newREST(t, s, "sim-0").power(); other.State != "POWER_STATE_OFF" {
 		t.Errorf("sim-0 is %s after sim-1 was switched on", other.State)
 	}
+}
+
+// Streams don't hold up the end, and the registry, which tells passwords, is
+// not for holders of the API token.
+func TestStandalone_openWatch_doesNotHoldUpTheEnd(t *testing.T) {
+	t.Parallel()
+	s := launch.StartStandalone(t, 1)
+	api := newREST(t, s, "sim-0")
+	watch := exec.CommandContext(t.Context(), api.path, append(api.args, "-N", api.base+"/power:watch")...)
+	var out launch.Output
+	watch.Stdout = &out
+	if err := watch.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "present state on the watch", func() bool { return strings.Contains(out.String(), "POWER_STATE_OFF") })
+	if err := s.Stop(); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+	if err := watch.Wait(); err != nil {
+		t.Errorf("the watch was cut off: %v", err)
+	}
+	if !strings.Contains(out.String(), "the service is stopping") {
+		t.Errorf("the watch does not say why it ended:\n%s", out.String())
+	}
+	if strings.Contains(s.Stderr(), "cut off") {
+		t.Errorf("calls were cut off:\n%s", s.Stderr())
+	}
+}
+
+func TestStandalone_registry_isForFrontendsAlone(t *testing.T) {
+	t.Parallel()
+	s := launch.StartStandalone(t, 1)
+	path := filepath.Join(launch.Root(), "bin", "grpcurl")
+	if _, err := os.Stat(path); err != nil {
+		t.Skip("grpcurl is not in bin (make bin/grpcurl)")
+	}
+	need(t, path).wantFailure("PermissionDenied", "-cacert", s.CAFile, "-H", "authorization: Bearer "+s.Token,
+		"-d", `{"hello":{"replica":"stranger","protocol":"PROTOCOL_REDFISH"}}`, s.API(), "bmc.registry.v1.RegistryService/Subscribe")
 }
 
 // Both protocols and the API tell the same, whoever made the change.

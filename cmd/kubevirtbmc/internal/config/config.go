@@ -6,15 +6,18 @@
 package config
 
 import (
+	"bytes"
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/google/uuid"
-	"sigs.k8s.io/yaml"
+	"go.yaml.in/yaml/v3"
 
 	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
 	registryv1 "kubevirtbmc.dev/proto/gen/go/bmc/registry/v1"
@@ -32,23 +35,23 @@ const DefaultUsername = "admin"
 // File is a configuration file, YAML.
 type File struct {
 	// Username and Password of the BMCs that name none of their own.
-	Username string `json:"username,omitempty"`
-	Password string `json:"password,omitempty"`
+	Username string `yaml:"username"`
+	Password string `yaml:"password"`
 	// BMCs in the order of their ports.
-	BMCs []BMC `json:"bmcs"`
+	BMCs []BMC `yaml:"bmcs"`
 }
 
 // BMC is an entry of a File.
 type BMC struct {
 	// Name of the BMC; default: the name of its VM.
-	Name string `json:"name,omitempty"`
+	Name string `yaml:"name"`
 	// Namespace of the BMC and its VM; default: "default".
-	Namespace string `json:"namespace,omitempty"`
+	Namespace string `yaml:"namespace"`
 	// VM is the name of the VirtualMachine.
-	VM string `json:"vm"`
+	VM string `yaml:"vm"`
 	// Username and Password of this BMC; default: the file's.
-	Username string `json:"username,omitempty"`
-	Password string `json:"password,omitempty"`
+	Username string `yaml:"username"`
+	Password string `yaml:"password"`
 }
 
 // Credentials are the user name and password of BMCs that name none.
@@ -75,9 +78,16 @@ func Load(path string) (*File, error) {
 
 // Parse reads the text of a configuration file and fills in its defaults.
 func Parse(text []byte) (*File, error) {
+	// This decoder takes a password as it stands, also where YAML has another
+	// type for it: 0123 is no octal number here.
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	decoder.KnownFields(true)
 	var file File
-	if err := yaml.UnmarshalStrict(text, &file); err != nil {
+	if err := decoder.Decode(&file); err != nil && !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("parse configuration: %w", err)
+	}
+	if err := decoder.Decode(new(File)); !errors.Is(err, io.EOF) {
+		return nil, errors.New("parse configuration: more than one document")
 	}
 	for i := range file.BMCs {
 		bmc := &file.BMCs[i]
@@ -145,6 +155,9 @@ func checkCredentials(where, username, password string) error {
 	var errs []error
 	if len(username) > maxUsername {
 		errs = append(errs, fmt.Errorf("%s: username has %d bytes, IPMI carries %d", where, len(username), maxUsername))
+	}
+	if strings.Contains(username, ":") {
+		errs = append(errs, fmt.Errorf("%s: username has a colon, which HTTP Basic authentication can't carry", where))
 	}
 	if len(password) > maxPassword {
 		errs = append(errs, fmt.Errorf("%s: password has %d bytes, IPMI carries %d", where, len(password), maxPassword))

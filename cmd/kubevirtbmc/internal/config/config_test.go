@@ -41,6 +41,9 @@ func TestParse_refusesWhatCanNotWork(t *testing.T) {
 		"two BMCs of one VM":  {"bmcs: [{vm: a, name: x}, {vm: a, name: y}]", "default/a already has BMC x"},
 		"username too long":   {"bmcs: [{vm: a, username: aaaaaaaaaaaaaaaaa}]", "17 bytes, IPMI carries 16"},
 		"password too long":   {"password: aaaaaaaaaaaaaaaaaaaaa\nbmcs: [{vm: a}]", "21 bytes, IPMI carries 20"},
+		"two documents":       {"bmcs: [{vm: a}]\n---\nbmcs: [{vm: b}]", "more than one document"},
+		"key twice":           {"bmcs: [{vm: a}]\nbmcs: [{vm: b}]", "parse configuration"},
+		"colon in username":   {"username: 'a:b'\nbmcs: [{vm: a}]", "colon"},
 		"every error is told": {"bmcs: [{name: a}, {vm: B}]", `"B"`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -49,6 +52,20 @@ func TestParse_refusesWhatCanNotWork(t *testing.T) {
 				t.Errorf("Parse error %v, want one with %q", err, tc.want)
 			}
 		})
+	}
+}
+
+func TestParse_takesPasswordsAsTheyStand(t *testing.T) {
+	t.Parallel()
+	for _, password := range []string{"0123456", "007", "0x1F", "1e5", "1_000", "1.10", "yes", "true", "2026-12-02", "12345678901234567890", "a b"} {
+		file, err := Parse([]byte("username: " + password[:3] + "\npassword: " + password + "\nbmcs: [{vm: a, password: " + password + "}]"))
+		if err != nil {
+			t.Errorf("%s: %v", password, err)
+			continue
+		}
+		if file.Password != password || file.BMCs[0].Password != password || file.Username != password[:3] {
+			t.Errorf("%s became %q, %q and user %q", password, file.Password, file.BMCs[0].Password, file.Username)
+		}
 	}
 }
 

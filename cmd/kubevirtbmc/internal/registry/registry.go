@@ -88,7 +88,12 @@ func (r *Registry) Subscribe(stream grpc.BidiStreamingServer[registryv1.Subscrib
 	if err := stream.Send(&registryv1.SubscribeResponse{Revision: r.revision, Payload: synced}); err != nil {
 		return err
 	}
-	return <-failed
+	select {
+	case err := <-failed:
+		return err
+	case <-stream.Context().Done():
+		return stream.Context().Err()
+	}
 }
 
 // receive takes acknowledgements until the stream ends.

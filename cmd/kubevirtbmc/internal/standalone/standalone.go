@@ -18,6 +18,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -31,9 +32,12 @@ import (
 	"kubevirtbmc.dev/pkg/gateway"
 	"kubevirtbmc.dev/pkg/grpcclient"
 	"kubevirtbmc.dev/pkg/grpcserver"
+	"kubevirtbmc.dev/pkg/grpcstatus"
 	"kubevirtbmc.dev/pkg/hypervisor"
 	"kubevirtbmc.dev/pkg/logkey"
 	"kubevirtbmc.dev/pkg/process"
+	errorsv1 "kubevirtbmc.dev/proto/gen/go/bmc/errors/v1"
+	registryv1 "kubevirtbmc.dev/proto/gen/go/bmc/registry/v1"
 	"kubevirtbmc.dev/services/frontend-ipmi/ipmifrontend"
 	"kubevirtbmc.dev/services/frontend-redfish/redfishfrontend"
 	"kubevirtbmc.dev/services/media/mediaservice"
@@ -47,6 +51,8 @@ const (
 	drainTime = 5 * time.Second
 	// replica names the frontends to the registry.
 	replica = "standalone"
+	// apiIdentity is who shows the token of gRPC and REST.
+	apiIdentity = "standalone:api"
 )
 
 // Options are the command's flags.
@@ -86,9 +92,13 @@ func Configure(stdout io.Writer, version string) func(*flag.FlagSet) process.Run
 }
 
 func run(ctx context.Context, p *process.Process, o Options, stdout io.Writer) error {
+	o.Listen = strings.Trim(o.Listen, "[]") // As an IPv6 address is written before a port.
 	file, err := o.file()
 	if err != nil {
 		return err
+	}
+	if last := o.Ports.Redfish + len(file.BMCs) - 1; o.Ports.Redfish <= o.APIPort && o.APIPort <= last {
+		return fmt.Errorf("--api-port %d is among the Redfish ports, %d to %d", o.APIPort, o.Ports.Redfish, last)
 	}
 	credentials, err := file.NewCredentials(os.Getenv)
 	if err != nil {
@@ -108,7 +118,11 @@ func run(ctx context.Context, p *process.Process, o Options, stdout io.Writer) e
 	}
 	names := hypervisor.FixedNames{}
 	for _, bmc := range file.BMCs {
-		names[hypervisor.Ref{Namespace: bmc.Namespace, Name: bmc.Name}] = hypervisor.Ref{Namespace: bmc.Namespace, Name: bmc.VM}
+		vm := hypervisor.Ref{Namespace: bmc.Namespace, Name: bmc.VM}
+		if _, err := vms.Get(vm); err != nil && o.Machines.Simulate > 0 {
+			return fmt.Errorf("VM %s is not one of the %d simulated ones", vm, o.Machines.Simulate)
+		}
+		names[hypervisor.Ref{Namespace: bmc.Namespace, Name: bmc.Name}] = vm
 	}
 	reg := registry.New(bmcs)
 
@@ -117,9 +131,9 @@ func run(ctx context.Context, p *process.Process, o Options, stdout io.Writer) e
 		token = rand.Text()
 	}
 	var tokens grpcserver.StaticTokens
-	tokens.Add(token, "standalone:api")
+	tokens.Add(token, apiIdentity)
 	tokens.Add(inner, "standalone:frontend")
-	server, err := grpcserver.New(grpcserver.Config{Log: p.Log, Authenticator: tokens, Metrics: p.Registry})
+	server, err := grpcserver.New(grpcserver.Config{Log: p.Log, Authenticator: tokens, Authorize: authorize, Metrics: p.Registry})
 	if err != nil {
 		return err
 	}
@@ -223,6 +237,7 @@ func run(ctx context.Context, p *process.Process, o Options, stdout io.Writer) e
 	}
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
 	defer cancel()
+	server.StopStreams()
 	if closeErr := apiServer.Shutdown(drain); closeErr != nil {
 		p.Log.Warn("gRPC and REST calls were cut off", logkey.Error, closeErr.Error())
 		_ = apiServer.Close()
@@ -230,6 +245,14 @@ func run(ctx context.Context, p *process.Process, o Options, stdout io.Writer) e
 	server.Shutdown(drain)
 	stopBackends()
 	return errors.Join(ignoreCanceled(err), ignoreCanceled(<-backendFailed))
+}
+
+// authorize keeps the registry, which tells passwords, to the frontends.
+func authorize(identity, method string) error {
+	if identity == apiIdentity && strings.HasPrefix(method, "/"+registryv1.RegistryService_ServiceDesc.ServiceName+"/") {
+		return grpcstatus.New(errorsv1.Reason_REASON_PERMISSION_DENIED, "the registry is for frontends alone")
+	}
+	return nil
 }
 
 func ignoreCanceled(err error) error {
