@@ -211,9 +211,9 @@ func testNetwork(t *testing.T, c *Cluster) {
 	}
 	conn.Close()
 	// exec goes from the API server through kubelet and containerd; the
-	// program complains with its usage.
-	s, err := c.output(t.Context(), "exec", "-n", "kubevirt", "deploy/virt-operator", "--", "/usr/bin/virt-operator", "--help")
-	if !strings.Contains(s+fmt.Sprint(err), "--listen") {
-		t.Errorf("exec in a pod: %v: %s", err, s)
+	// program prints its usage.
+	b, err := c.Kubectl(t.Context(), "exec", "-n", "kubevirt", "deploy/virt-operator", "--", "/usr/bin/virt-operator", "--help").CombinedOutput()
+	if !strings.Contains(string(b), "--listen") {
+		t.Errorf("exec in a pod: %v: %s", err, b)
 	}
 }
