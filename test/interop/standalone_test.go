@@ -4,6 +4,7 @@
 package interop_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -86,6 +87,40 @@ func TestStandalone_badStart_saysWhyItCanNotStart(t *testing.T) {
 			}
 			c.wantFailure(tc.want, tc.args...)
 		})
+	}
+}
+
+// Generated clients read answers by the names in the OpenAPI document.
+func TestREST_answers_haveTheNamesOfOpenAPI(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join(launch.Root(), "proto", "gen", "openapi", "bmc.swagger.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var document struct {
+		Definitions map[string]struct{ Properties map[string]any }
+	}
+	if err := json.Unmarshal(text, &document); err != nil {
+		t.Fatal(err)
+	}
+	s := launch.StartStandalone(t, 1)
+	api := newREST(t, s, "sim-0")
+	api.want("POWER_STATE_ON", "-d", `{"action":"POWER_ACTION_ON","wait":"30s"}`, api.base+"/power")
+	for path, tc := range map[string]struct{ field, definition string }{
+		"/power":     {"status", "PowerStatus"},
+		"/boot":      {"status", "BootStatus"},
+		"/inventory": {"inventory", "Inventory"},
+	} {
+		var answer map[string]map[string]any
+		api.get(path, &answer)
+		if len(answer[tc.field]) < 3 {
+			t.Errorf("%s: answer %v has hardly any fields", path, answer)
+		}
+		for name := range answer[tc.field] {
+			if _, ok := document.Definitions[tc.definition].Properties[name]; !ok {
+				t.Errorf("%s: field %q is not in the document's %s", path, name, tc.definition)
+			}
+		}
 	}
 }
 

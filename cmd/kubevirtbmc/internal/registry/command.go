@@ -18,7 +18,7 @@ import (
 // configuration file to frontends of other processes.
 func Configure(flags *flag.FlagSet) process.Run {
 	serve := grpcprocess.AddFlags(flags, false)
-	file := flags.String("config", "", "YAML `file` that names the BMCs")
+	file := flags.String("config", "", "YAML `file` that names the BMCs; credentials that it does not name come from BMC_USERNAME and BMC_PASSWORD")
 	var ports config.Ports
 	flags.IntVar(&ports.IPMI, "ipmi-port", 6230, "UDP `port` of the first BMC; the others follow")
 	flags.IntVar(&ports.Redfish, "redfish-port", 8443, "TCP `port` of the first BMC's Redfish over HTTPS; the others follow")

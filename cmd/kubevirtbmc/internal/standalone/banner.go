@@ -19,18 +19,24 @@ const grpcurl = "go run github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.4"
 // banner says what runs where, with commands that work as they stand. Secrets
 // that were given are not shown: the commands take them from the environment.
 func (o Options) banner(file *config.File, credentials config.Credentials, token string) string {
+	const most = 5 // BMCs to list.
 	first, last := file.BMCs[0], file.BMCs[len(file.BMCs)-1]
 	username, password := shellQuote(credentials.Username), shellQuote(credentials.Password)
 	var b strings.Builder
-	fmt.Fprintf(&b, "\nKubeVirtBMC standalone: %d BMCs, %s/%s to %s/%s\n", len(file.BMCs), first.Namespace, first.Name, last.Namespace, last.Name)
-	fmt.Fprintf(&b, "  IPMI     udp %s and on\n", o.address(o.Ports.IPMI))
-	fmt.Fprintf(&b, "  Redfish  https://%s and on\n", o.address(o.Ports.Redfish))
-	fmt.Fprintf(&b, "  API      https://%s (gRPC and REST)\n", o.address(o.APIPort))
+	fmt.Fprintf(&b, "\nKubeVirtBMC standalone, BMCs: %d\n", len(file.BMCs))
+	for i, bmc := range file.BMCs {
+		if i == most && len(file.BMCs) > most+1 {
+			fmt.Fprintf(&b, "  ... each of the others one port further, to %s/%s\n", last.Namespace, last.Name)
+			break
+		}
+		fmt.Fprintf(&b, "  %s/%s: IPMI udp %s, Redfish https://%s\n", bmc.Namespace, bmc.Name, o.address(o.Ports.IPMI+i), o.address(o.Ports.Redfish+i))
+	}
+	fmt.Fprintf(&b, "  API: https://%s (gRPC and REST)\n", o.address(o.APIPort))
 	if credentials.Generated {
 		fmt.Fprintf(&b, "  user %s, password %s (generated)\n", credentials.Username, credentials.Password)
 	} else {
 		password = `"$BMC_PASSWORD"`
-		fmt.Fprintf(&b, "  user %s, password as you gave it: the commands below take it from BMC_PASSWORD\n", credentials.Username)
+		fmt.Fprintf(&b, "  user %s, password as you gave it: set BMC_PASSWORD to it where you paste the commands below\n", credentials.Username)
 	}
 	if first.Username != "" || first.Password != "" {
 		username, password = `"$BMC_USERNAME"`, `"$BMC_PASSWORD"` //nolint:gosec // Names of variables.
@@ -40,7 +46,7 @@ func (o Options) banner(file *config.File, credentials config.Credentials, token
 		fmt.Fprintf(&b, "  API token %s (generated)\n", token)
 	} else {
 		token = "$KUBEVIRTBMC_TOKEN" //nolint:gosec // Name of a variable.
-		fmt.Fprintf(&b, "  API token as you gave it: the commands below take it from KUBEVIRTBMC_TOKEN\n")
+		fmt.Fprintf(&b, "  API token as you gave it: set KUBEVIRTBMC_TOKEN to it where you paste the commands below\n")
 	}
 
 	curlTrust, grpcTrust := "-k", "-insecure"
@@ -48,9 +54,9 @@ func (o Options) banner(file *config.File, credentials config.Credentials, token
 		curlTrust, grpcTrust = "--cacert "+shellQuote(o.CAOut), "-cacert "+shellQuote(o.CAOut)
 	}
 	ipmitool := fmt.Sprintf("ipmitool -I lanplus -H %s -p %d -U %s -P %s", o.host(), o.Ports.IPMI, username, password)
-	redfish := fmt.Sprintf("curl -sS %s -u %s:%s", curlTrust, username, password)
+	redfish := fmt.Sprintf(`curl -sS -w '%%{http_code}\n' %s -u %s:%s`, curlTrust, username, password)
 	system := fmt.Sprintf("https://%s/redfish/v1/Systems/1", o.address(o.Ports.Redfish))
-	rest := fmt.Sprintf(`curl -sS %s -H "Authorization: Bearer %s"`, curlTrust, token)
+	rest := fmt.Sprintf(`curl -sS -w '\n' %s -H "Authorization: Bearer %s"`, curlTrust, token)
 	api := fmt.Sprintf("https://%s/v1/namespaces/%s/bmcs/%s", o.address(o.APIPort), first.Namespace, first.Name)
 	call := "grpcurl"
 	if _, err := exec.LookPath(call); err != nil {

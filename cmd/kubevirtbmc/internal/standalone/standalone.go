@@ -77,7 +77,7 @@ func Configure(stdout io.Writer, version string) func(*flag.FlagSet) process.Run
 		process.SetDefault(flags, "health-listen", "")
 		process.SetDefault(flags, "log-format", "text")
 		o := Options{Version: version}
-		flags.StringVar(&o.ConfigFile, "config", "", "YAML `file` that names the BMCs; default: one for each simulated machine")
+		flags.StringVar(&o.ConfigFile, "config", "", "YAML `file` that names the BMCs; default: one for each simulated machine. Credentials that it does not name come from BMC_USERNAME and BMC_PASSWORD, else they are made and printed")
 		o.Machines.AddFlags(flags)
 		flags.StringVar(&o.Listen, "listen", "127.0.0.1", "`address` that all ports are opened on")
 		flags.IntVar(&o.Ports.IPMI, "ipmi-port", 6230, "UDP `port` of the first BMC; the others follow")
@@ -108,7 +108,7 @@ func run(ctx context.Context, p *process.Process, o Options, stdout io.Writer) e
 	if err != nil {
 		return err
 	}
-	certificate, err := o.certificate()
+	certificate, ca, err := o.certificate()
 	if err != nil {
 		return err
 	}
@@ -187,7 +187,7 @@ func run(ctx context.Context, p *process.Process, o Options, stdout io.Writer) e
 	var listen net.ListenConfig
 	api, err := listen.Listen(ctx, "tcp", net.JoinHostPort(o.Listen, fmt.Sprint(o.APIPort)))
 	if err != nil {
-		return fmt.Errorf("listen for gRPC and REST: %w", err)
+		return fmt.Errorf("listen for gRPC and REST (--api-port): %w", err)
 	}
 	apiServer := gateway.NewServer(gateway.Handler(server, rest))
 	apiServer.TLSConfig = certs.ServerTLS(certificate)
@@ -220,6 +220,13 @@ func run(ctx context.Context, p *process.Process, o Options, stdout io.Writer) e
 		}
 		if problems := reg.Problems(); len(problems) > 0 {
 			return unserved(problems)
+		}
+		// Not before all ports are this process's: another one may have written
+		// the file that clients are using.
+		if o.CAOut != "" {
+			if err := os.WriteFile(o.CAOut, ca, 0o644); err != nil { //nolint:gosec // A CA certificate is public.
+				return fmt.Errorf("write CA certificate: %w", err)
+			}
 		}
 		p.Health.Set("frontends", true)
 		_, err := fmt.Fprint(stdout, o.banner(file, credentials, token))
@@ -291,25 +298,26 @@ func (o Options) file() (*config.File, error) {
 	return config.Simulated(o.Machines.Simulate), nil
 }
 
-// certificate returns what the TLS ports show: that of --tls-cert-file, else
-// one of a new authority for the addresses that clients may use.
-func (o Options) certificate() (func() (*tls.Certificate, error), error) {
+// certificate returns what the TLS ports show: that of --tls-cert-file, else one
+// of a new authority, whose certificate it returns too, for the addresses that
+// clients may use.
+func (o Options) certificate() (get func() (*tls.Certificate, error), ca []byte, err error) {
 	if (o.TLSCert == "") != (o.TLSKey == "") {
-		return nil, errors.New("--tls-cert-file and --tls-key-file go together")
+		return nil, nil, errors.New("--tls-cert-file and --tls-key-file go together")
 	}
 	if o.TLSCert != "" {
 		if o.CAOut != "" {
-			return nil, errors.New("--ca-out has no meaning with --tls-cert-file")
+			return nil, nil, errors.New("--ca-out has no meaning with --tls-cert-file")
 		}
 		files, err := certs.LoadFiles(o.TLSCert, o.TLSKey)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		return files.Certificate, nil
+		return files.Certificate, nil, nil
 	}
 	authority, err := certs.NewAuthority("KubeVirtBMC standalone CA", certificateValidity)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	hosts := []string{"localhost", "127.0.0.1", "::1"}
 	if o.Listen != "" {
@@ -320,12 +328,7 @@ func (o Options) certificate() (func() (*tls.Certificate, error), error) {
 	}
 	leaf, err := authority.Issue(hosts, certificateValidity)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	if o.CAOut != "" {
-		if err := os.WriteFile(o.CAOut, authority.PEM(), 0o644); err != nil { //nolint:gosec // A CA certificate is public.
-			return nil, fmt.Errorf("write CA certificate: %w", err)
-		}
-	}
-	return func() (*tls.Certificate, error) { return leaf, nil }, nil
+	return func() (*tls.Certificate, error) { return leaf, nil }, authority.PEM(), nil
 }
