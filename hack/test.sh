@@ -14,5 +14,5 @@ mkdir -p out/tests
 # Debian keeps some clients where only root looks.
 export PATH=$PATH:/usr/sbin
 cd "$folder"
-exec "$root/bin/gotestsum" --format pkgname-and-test-fails --format-hide-empty-pkg \
+exec "$root/bin/gotestsum" --format "${FORMAT:-pkgname-and-test-fails}" --format-hide-empty-pkg \
 	--jsonfile "$root/out/tests/$name.json" -- "$@"

@@ -57,7 +57,7 @@ func (c *Cluster) upAPI(ctx context.Context, o Options, bin binaries, j *journal
 		return err
 	}
 	log.step("the API server is ready")
-	if err := c.applyCRDs(ctx, o, bin); err != nil {
+	if err := c.applyCRDs(ctx, bin); err != nil {
 		return err
 	}
 	log.step("KubeVirt's custom resource definitions are established")
@@ -77,7 +77,7 @@ func (c *Cluster) waitReady(ctx context.Context) error {
 }
 
 // applyCRDs installs KubeVirt's CRDs and waits until all are established.
-func (c *Cluster) applyCRDs(ctx context.Context, o Options, bin binaries) error {
+func (c *Cluster) applyCRDs(ctx context.Context, bin binaries) error {
 	crds, err := output(command(ctx, bin.path("manifests"), "-part", "crds"))
 	if err != nil {
 		return err

@@ -93,7 +93,7 @@ func (con *Console) connect(ctx context.Context, address, path string) error {
 	if err := r.Write(conn); err != nil {
 		return err
 	}
-	resp, err := http.ReadResponse(con.reader, r)
+	resp, err := http.ReadResponse(con.reader, r) //nolint:bodyclose // An upgraded connection has no body.
 	if err != nil {
 		return err
 	}

@@ -360,7 +360,7 @@ func members(cgroup string) []int {
 	var pids []int
 	filepath.WalkDir(cgroup, func(path string, d os.DirEntry, err error) error {
 		if err != nil || !d.IsDir() {
-			return nil
+			return nil //nolint:nilerr // A cgroup that is gone by now has no processes.
 		}
 		b, _ := os.ReadFile(filepath.Join(path, "cgroup.procs"))
 		for f := range strings.FieldsSeq(string(b)) {

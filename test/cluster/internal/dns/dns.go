@@ -79,11 +79,8 @@ func answer(ctx context.Context, query []byte, r Resolver) []byte {
 		return nil
 	}
 	qtype, class := binary.BigEndian.Uint16(query[end:]), binary.BigEndian.Uint16(query[end+2:])
-	code, addresses := byte(codeOK), []net.IP(nil)
-	switch {
-	case query[2]>>3&0xf != 0 || class != classIN:
-		code = codeNotDoing
-	default:
+	code, addresses := byte(codeNotDoing), []net.IP(nil)
+	if query[2]>>3&0xf == 0 && class == classIN {
 		code, addresses = resolve(ctx, name, r)
 	}
 	if qtype != typeA {
