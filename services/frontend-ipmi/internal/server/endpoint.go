@@ -256,15 +256,25 @@ func (e *endpoint) ended(s *session.Session, wasActive bool, why string) {
 	e.log(e.server.ctx, slog.LevelInfo, "IPMI session ended", append(sessionAttrs(s), slog.String(logkey.Reason, why))...)
 }
 
-// abandoned notes that a half-open session is gone.
+// abandoned notes that a half-open session is gone whose console had its time.
 func (e *endpoint) abandoned(now time.Time, s *session.Session, why string) {
-	if s.Unproven() {
-		e.loginFailed(now, s, why)
+	if !s.Unproven() || s.Login.Vouched {
+		return
 	}
+	e.backoff.FellSilent(now, s.Began(), s.Source.Addr(), s.Username)
+	e.reportFailure(s, why)
 }
 
+// loginFailed notes that a console tried a wrong password. One try is what it
+// gets between two pauses: what it began beside this one ends as well.
 func (e *endpoint) loginFailed(now time.Time, s *session.Session, why string) {
-	e.backoff.Failed(now, s.Source.Addr(), s.Username)
+	if e.backoff.Failed(now, s.Source.Addr(), s.Username) {
+		e.table.CloseSameLogin(s)
+	}
+	e.reportFailure(s, why)
+}
+
+func (e *endpoint) reportFailure(s *session.Session, why string) {
 	e.server.metrics.logins.WithLabelValues(loginFailed).Inc()
 	e.alarm("IPMI login failed", append(sessionAttrs(s), slog.String(logkey.Reason, why))...)
 }

@@ -45,8 +45,9 @@ func (e *endpoint) openSession(now time.Time, payload []byte, from peer) []byte 
 	opened, evicted, err := e.table.Open(now, session.OpenRequest{
 		Source: from.address, ConsoleID: request.ConsoleID, Tag: request.Tag, Suite: suite, Requested: level,
 	})
-	if evicted != nil {
-		e.abandoned(now, evicted, "too many logins at once")
+	if evicted != nil && evicted.Unproven() {
+		// It says nothing about the password.
+		e.server.metrics.logins.WithLabelValues(loginFull).Inc()
 	}
 	if err != nil {
 		e.server.metrics.logins.WithLabelValues(loginFull).Inc()
@@ -179,6 +180,7 @@ func (e *endpoint) rakp3(now time.Time, payload []byte, from peer) []byte {
 		return answer.AppendTo(nil)
 	}
 	e.backoff.Succeeded(s.Source.Addr(), s.Username)
+	e.table.Vouch(s)
 	e.server.metrics.sessions.Inc()
 	e.server.metrics.logins.WithLabelValues(loginSucceeded).Inc()
 	e.expireBy(now.Add(e.server.cfg.Limits.Idle))

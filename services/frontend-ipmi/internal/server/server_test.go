@@ -594,19 +594,151 @@ func TestBackoff_countsSilentConsoles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, _ := newTestEndpoint(t, &fakeBackend{}, nil)
 		for range 6 {
-			c := onEndpoint(t, e, source)
-			c.open()
-			c.rakp1()
+			abandon(t, e)
+			time.Sleep(10 * time.Second)
+			synctest.Wait()
 		}
-		time.Sleep(10 * time.Second)
-		synctest.Wait()
 		if half, _ := e.table.Len(); half != 0 {
 			t.Errorf("%d half-open sessions after 10 s", half)
 		}
 		if status := onEndpoint(t, e, source).login(); status != rmcpplus.StatusInsufficientResources {
 			t.Errorf("status %#x, want a refusal for now", byte(status))
 		}
+		time.Sleep(time.Second)
+		if status := onEndpoint(t, e, source).login(); status != rmcpplus.StatusOK {
+			t.Errorf("after the pause: status %#x", byte(status))
+		}
 	})
+}
+
+// abandon begins a login and stops after RAKP message 2.
+func abandon(tb testing.TB, e *endpoint) {
+	tb.Helper()
+	c := onEndpoint(tb, e, source)
+	if status := c.open(); status != rmcpplus.StatusOK {
+		tb.Fatalf("open: status %#x", byte(status))
+	}
+	c.rakp1()
+}
+
+// Whoever begins logins and drops them does not lock out the right password:
+// not at once, not when they time out, not after.
+func TestBackoff_abandonedHandshakesDoNotLockOut(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		handshakes  int
+		loginsAfter []time.Duration
+	}{
+		"11, a login meanwhile":          {11, []time.Duration{0, 10200 * time.Millisecond, 11 * time.Second, 20 * time.Second}},
+		"11, no login meanwhile":         {11, []time.Duration{10200 * time.Millisecond, 11 * time.Second}},
+		"200, so that sessions must go":  {200, []time.Duration{0, 9 * time.Second, 10100 * time.Millisecond, 13 * time.Second}},
+		"200, none until they timed out": {200, []time.Duration{12 * time.Second}},
+		"200, first login as they do so": {200, []time.Duration{10 * time.Second}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				e, _ := newTestEndpoint(t, &fakeBackend{}, nil)
+				for range tc.handshakes {
+					abandon(t, e)
+					time.Sleep(5 * time.Millisecond)
+				}
+				began := time.Now()
+				for _, after := range tc.loginsAfter {
+					time.Sleep(after - time.Since(began))
+					synctest.Wait()
+					if status := onEndpoint(t, e, source).login(); status != rmcpplus.StatusOK {
+						t.Errorf("login after %v: status %#x", after, byte(status))
+					}
+				}
+			})
+		})
+	}
+}
+
+// A login that is proved voids the handshakes that began before it, however
+// often that happens.
+func TestBackoff_loginVoidsAbandonedHandshakes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e, _ := newTestEndpoint(t, &fakeBackend{}, nil)
+		for i := range 20 {
+			abandon(t, e)
+			if status := onEndpoint(t, e, source).login(); status != rmcpplus.StatusOK {
+				t.Fatalf("login %d: status %#x", i+1, byte(status))
+			}
+			time.Sleep(10 * time.Second)
+			synctest.Wait()
+		}
+	})
+}
+
+// One bad try every 30 s keeps the right password out for seconds, not for ever.
+func TestBackoff_isNotProlongedByFewTries(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e, _ := newTestEndpoint(t, &fakeBackend{}, nil)
+		for i := range 20 {
+			c := onEndpoint(t, e, source)
+			c.password = "wrong"
+			if status := c.login(); status != rmcpplus.StatusInvalidCheckValue {
+				t.Errorf("bad try %d: status %#x", i+1, byte(status))
+			}
+			time.Sleep(4 * time.Second)
+			if i >= 10 {
+				if status := onEndpoint(t, e, source).login(); status != rmcpplus.StatusOK {
+					t.Errorf("4 s after bad try %d: status %#x", i+1, byte(status))
+				}
+			}
+			time.Sleep(26 * time.Second)
+		}
+	})
+}
+
+// A client with the right password does not give the one beside it that guesses
+// more than about a try a second, and gets in itself.
+func TestBackoff_guessingBesideAGoodClient(t *testing.T) {
+	t.Parallel()
+	for _, sideBySide := range []int{1, 30} {
+		t.Run(fmt.Sprint(sideBySide), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				e, _ := newTestEndpoint(t, &fakeBackend{}, nil)
+				var guesses, logins int
+				for i := range 180 { // For 45 s.
+					if i%5 == 2 { // Not in step with the pauses.
+						c := onEndpoint(t, e, source)
+						if c.login() == rmcpplus.StatusOK {
+							c.derive()
+							c.command(ipmi.NetFnApp, 0x3C, 0, 0, 0, 0)
+							logins++
+						}
+					}
+					var begun []*console
+					for range sideBySide {
+						c := onEndpoint(t, e, source)
+						c.password = "wrong"
+						if c.open() == rmcpplus.StatusOK && c.rakp1()[1] == 0 {
+							begun = append(begun, c)
+						}
+					}
+					for _, c := range begun {
+						if rmcpplus.Status(c.rakp3()[1]) == rmcpplus.StatusInvalidCheckValue {
+							guesses++
+						}
+					}
+					time.Sleep(250 * time.Millisecond)
+				}
+				if guesses > 55 {
+					t.Errorf("%d wrong passwords were tried in 45 s", guesses)
+				}
+				if logins == 0 {
+					t.Error("the right password never got in")
+				}
+				t.Logf("%d guesses, %d of 36 logins", guesses, logins)
+			})
+		})
+	}
 }
 
 func TestFlood_abandonedHandshakes(t *testing.T) {

@@ -78,12 +78,18 @@ type Login struct {
 	// Key is the password, or for a name that nobody has bytes that nobody
 	// knows.
 	Key []byte
+	// Vouched: since the handshake began, another one of the same source and
+	// name proved the password. So silence does not mean a wrong one.
+	Vouched bool
 }
 
 // Unproven tells, also of a closed session, that its console was challenged and
 // never proved the password. A console that finds the challenge wrong falls
 // silent, so that is what a wrong password mostly looks like.
 func (s *Session) Unproven() bool { return s.Login != nil }
+
+// Began returns when the handshake began.
+func (s *Session) Began() time.Time { return s.began }
 
 // NextSequence returns the sequence number of the next packet to the console:
 // from 1, and never 0 (IPMI v2.0 section 6.12.9).

@@ -225,7 +225,7 @@ func TestBackoff(t *testing.T) {
 			t.Errorf("failure %d makes wait", i+1)
 		}
 	}
-	for _, seconds := range []int{1, 2, 4, 8, 16, 30, 30, 30} {
+	for _, seconds := range []int{1, 2, 4, 4, 4} {
 		pause := time.Duration(seconds) * time.Second
 		b.Failed(now, alice.Addr(), "admin")
 		if !b.Wait(now.Add(pause-1), alice.Addr(), "admin") || b.Wait(now.Add(pause), alice.Addr(), "admin") {
@@ -237,9 +237,43 @@ func TestBackoff(t *testing.T) {
 	if b.Wait(now, bob.Addr(), "admin") || b.Wait(now, alice.Addr(), "operator") {
 		t.Error("another source or user has to wait as well")
 	}
+}
+
+func TestBackoff_successDoesNotWipe(t *testing.T) {
+	t.Parallel()
+	var b session.Backoff
+	now := start
+	for range 20 {
+		b.Failed(now, alice.Addr(), "admin")
+		now = now.Add(4 * time.Second)
+	}
 	b.Succeeded(alice.Addr(), "admin")
 	if b.Wait(now, alice.Addr(), "admin") {
-		t.Error("waits after a success")
+		t.Error("a success makes wait")
+	}
+	b.Failed(now, alice.Addr(), "admin")
+	if !b.Wait(now.Add(time.Second-1), alice.Addr(), "admin") || b.Wait(now.Add(time.Second), alice.Addr(), "admin") {
+		t.Error("a failure after the success does not make wait 1 s")
+	}
+}
+
+func TestBackoff_silentConsolesSideBySideCountOnce(t *testing.T) {
+	t.Parallel()
+	var b session.Backoff
+	for i := range 64 { // Begun within a second, timed out 10 s later.
+		began := start.Add(time.Duration(i) * 10 * time.Millisecond)
+		b.FellSilent(began.Add(10*time.Second), began, alice.Addr(), "admin")
+	}
+	now := start.Add(11 * time.Second)
+	for i := range 5 { // With the one above, the sixth makes wait.
+		if b.Wait(now, alice.Addr(), "admin") {
+			t.Fatalf("waits after %d failures", i+1)
+		}
+		b.FellSilent(now.Add(10*time.Second), now, alice.Addr(), "admin")
+		now = now.Add(10 * time.Second)
+	}
+	if !b.Wait(now, alice.Addr(), "admin") {
+		t.Error("six silent consoles one after the other cost nothing")
 	}
 }
 

@@ -162,6 +162,33 @@ func (t *Table) Activate(now time.Time, s *Session) error {
 	return nil
 }
 
+// Vouch marks the handshakes under way with the source and name of a session
+// whose console proved the password.
+func (t *Table) Vouch(s *Session) {
+	for other := range t.sameLogin(s) {
+		other.Login.Vouched = true
+	}
+}
+
+// CloseSameLogin closes the handshakes under way with the source and name of a
+// session.
+func (t *Table) CloseSameLogin(s *Session) {
+	for other := range t.sameLogin(s) {
+		t.Close(other)
+	}
+}
+
+func (t *Table) sameLogin(s *Session) iter.Seq[*Session] {
+	return func(yield func(*Session) bool) {
+		key := sourceKey(s.Source.Addr())
+		for _, other := range t.sessions {
+			if other.State == Challenged && other.Username == s.Username && sourceKey(other.Source.Addr()) == key && !yield(other) {
+				return
+			}
+		}
+	}
+}
+
 // Touch puts off an active session's time-out.
 func (t *Table) Touch(now time.Time, s *Session) { s.expires = now.Add(t.limits.Idle) }
 
