@@ -85,8 +85,16 @@ func (c *Cluster) applyCRDs(ctx context.Context, bin binaries) error {
 	if err := c.Apply(ctx, []byte(crds)); err != nil {
 		return err
 	}
-	_, err = c.output(ctx, "wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
-	return err
+	return c.waitEstablished(ctx, "crd", "--all")
+}
+
+// waitEstablished waits until custom resource definitions are served. kubectl
+// gives up on one that has no status yet, so it is asked again.
+func (c *Cluster) waitEstablished(ctx context.Context, which ...string) error {
+	return poll(ctx, "custom resource definitions", time.Minute, 500*time.Millisecond, func(ctx context.Context) error {
+		_, err := c.output(ctx, append([]string{"wait", "--for=condition=Established", "--timeout=60s"}, which...)...)
+		return err
+	})
 }
 
 // etcdArgs is etcd's command line. Its data need not survive a power cut.

@@ -159,7 +159,7 @@ func (c *Cluster) installKubeVirt(ctx context.Context, o Options, bin binaries, 
 	if err := c.Apply(ctx, operator); err != nil {
 		return err
 	}
-	if _, err := c.output(ctx, "wait", "--for=condition=Established", "--timeout=60s", "crd/kubevirts.kubevirt.io"); err != nil {
+	if err := c.waitEstablished(ctx, "crd/kubevirts.kubevirt.io"); err != nil {
 		return err
 	}
 	resource, err := manifests("kubevirt")

@@ -223,6 +223,10 @@ func startDying(b *bed) {
 			ref, m := b.started(Spec{RunStrategy: strategy})
 			b.ok("stop", b.Hypervisor.Stop(b.Context(), ref, grace(0)))
 			err := b.Hypervisor.Start(b.Context(), ref)
+			if err == nil { // The instance had ended already, as it may on a quick node.
+				b.until(ref, "running anew", newInstance(m.Instance.UID))
+				return
+			}
 			_, conflict := errors.AsType[*hypervisor.ConflictError](err)
 			if !conflict && !errors.Is(err, hypervisor.ErrUnderway) {
 				b.Errorf("start of a dying machine: got %v, want a conflict or %v", err, hypervisor.ErrUnderway)
