@@ -270,6 +270,9 @@ func TestRefusals(t *testing.T) {
 		"no URL":        {bmc, "CD1", "", errorsv1.Reason_REASON_INVALID_REQUEST},
 		"file URL":      {bmc, "CD1", "file:///etc/passwd", errorsv1.Reason_REASON_INVALID_REQUEST},
 		"URL w/o host":  {bmc, "CD1", "http://user:secret@/x", errorsv1.Reason_REASON_INVALID_REQUEST},
+		"port alone":    {bmc, "CD1", "http://:80/", errorsv1.Reason_REASON_INVALID_REQUEST},
+		"port 99999":    {bmc, "CD1", "http://x:99999/", errorsv1.Reason_REASON_INVALID_REQUEST},
+		"port 0":        {bmc, "CD1", "http://x:0/", errorsv1.Reason_REASON_INVALID_REQUEST},
 		"malformed URL": {bmc, "CD1", "http://user:secret@host:port/%zz", errorsv1.Reason_REASON_INVALID_REQUEST},
 	} {
 		_, err := b.media.InsertMedia(t.Context(), &mediav1.InsertMediaRequest{Bmc: test.bmc, Slot: test.slot, ImageUrl: test.url})

@@ -179,7 +179,7 @@ func (b *Bay) lock(ctx context.Context, ref hypervisor.Ref) (unlock func(), err 
 // where nobody prints them.
 func withoutUserinfo(image hypervisor.Image) (hypervisor.Image, error) {
 	u, err := url.Parse(image.URL)
-	if err != nil || u.Host == "" {
+	if err != nil || u.Hostname() == "" || !validPort(u.Port()) {
 		// The parser's error would repeat the URL, password included.
 		return image, ErrURL
 	}
@@ -192,4 +192,13 @@ func withoutUserinfo(image hypervisor.Image) (hypervisor.Image, error) {
 		image.URL = u.String()
 	}
 	return image, nil
+}
+
+// validPort tells whether a URL's port is none or one that TCP has.
+func validPort(port string) bool {
+	if port == "" {
+		return true
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	return err == nil && n != 0
 }
