@@ -104,7 +104,7 @@ func TestBackoff(t *testing.T) {
 			waits = append(waits, w)
 			time.Sleep(w)
 		}
-		for i, seconds := range []float64{0, 0, 0, 0, 1, 2, 4, 8, 16, 30, 30, 30} {
+		for i, seconds := range []float64{0, 0, 0, 0, 0, 1, 2, 4, 4, 4, 4, 4} {
 			if waits[i].Seconds() != seconds {
 				t.Errorf("wait after failure %d = %v, want %v s", i+1, waits[i], seconds)
 			}
@@ -118,12 +118,14 @@ func TestBackoff(t *testing.T) {
 				t.Errorf("another source, user or BMC waits %v", w)
 			}
 		}
+		time.Sleep(maxPause)
 		b.Succeeded("bmc", one, "admin")
 		if w := b.Wait("bmc", one, "admin"); w != 0 {
 			t.Errorf("wait after a success = %v", w)
 		}
-		for range freeFailures {
-			b.Failed("bmc", one, "admin")
+		b.Failed("bmc", one, "admin")
+		if w := b.Wait("bmc", one, "admin"); w != firstPause {
+			t.Errorf("wait after a failure after the success = %v, want %v", w, firstPause)
 		}
 		time.Sleep(forgetAfter + time.Second)
 		b.Failed("bmc", one, "admin")
@@ -140,6 +142,41 @@ func TestBackoff(t *testing.T) {
 	})
 }
 
+// A client with the right password does not give the one beside it that guesses
+// more than about a try a second, and gets in itself.
+func TestBackoff_guessingBesideAGoodClient(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := NewBackoff()
+		source := netip.MustParseAddr("192.0.2.1")
+		var guesses, logins int
+		for i := range 180 { // For 45 s.
+			if i%5 == 2 && b.Wait("bmc", source, "admin") == 0 { // Not in step with the pauses.
+				b.Succeeded("bmc", source, "admin")
+				logins++
+			}
+			if b.Wait("bmc", source, "admin") == 0 {
+				b.Failed("bmc", source, "admin")
+				guesses++
+			}
+			time.Sleep(250 * time.Millisecond)
+		}
+		if guesses > 55 {
+			t.Errorf("%d wrong passwords were tried in 45 s", guesses)
+		}
+		if logins == 0 {
+			t.Error("the right password never got in")
+		}
+		for range 100 { // By itself it never waits.
+			time.Sleep(maxPause)
+			if w := b.Wait("bmc", source, "admin"); w != 0 {
+				t.Fatalf("the right password waits %v", w)
+			}
+			b.Succeeded("bmc", source, "admin")
+		}
+	})
+}
+
 func TestBackoff_isBounded(t *testing.T) {
 	t.Parallel()
 	b := NewBackoff()
@@ -150,7 +187,7 @@ func TestBackoff_isBounded(t *testing.T) {
 	if n := len(b.entries); n > userBuckets {
 		t.Errorf("one source takes %d entries", n)
 	}
-	for range freeFailures { // Neighbours in a /64 are one source.
+	for range freeFailures + 1 { // Neighbours in a /64 are one source.
 		b.Failed("bmc", netip.MustParseAddr("2001:db8::2"), "admin")
 	}
 	if b.Wait("bmc", netip.MustParseAddr("2001:db8::3"), "admin") == 0 {

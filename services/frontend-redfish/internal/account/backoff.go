@@ -10,12 +10,23 @@ import (
 	"time"
 )
 
-// Limits of the login back-off. A person who mistypes does not notice it; a
-// program that guesses gets one try in maxPause.
+// Limits of the login back-off: the first freeFailures cost nothing, then each
+// doubles the pause from firstPause to maxPause. A person who mistypes does not
+// notice it; a program that guesses gets one try in maxPause. While a pause
+// lasts, a right password is refused like a wrong one, or a guesser would learn
+// which it was; so maxPause is also how long one bad try can keep the right
+// password of somebody behind the same address out. The IPMI frontend has the
+// same numbers.
+//
+// A login that succeeds brings the pause back to firstPause, and no more:
+// whoever guesses beside a client that knows the password does not get the free
+// failures again. What is left goes forgetAfter the last failure. Pauses follow
+// failures alone, so a client with the right password and nobody beside it
+// never waits.
 const (
 	freeFailures = 5
 	firstPause   = time.Second
-	maxPause     = 30 * time.Second
+	maxPause     = 4 * time.Second
 	forgetAfter  = 10 * time.Minute
 	maxEntries   = 1 << 16
 	userBuckets  = 1 << 8
@@ -79,16 +90,18 @@ func (b *Backoff) Failed(bmc any, source netip.Addr, user string) {
 	}
 	f.count++
 	f.last = now
-	if over := f.count - freeFailures; over >= 0 {
-		f.until = now.Add(min(maxPause, firstPause<<min(over, 10)))
+	if over := f.count - freeFailures; over > 0 {
+		f.until = now.Add(min(maxPause, firstPause<<min(over-1, 10)))
 	}
 }
 
-// Succeeded forgets the failures of a user from a source.
+// Succeeded brings the pause of a user from a source back to the first one.
 func (b *Backoff) Succeeded(bmc any, source netip.Addr, user string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	delete(b.entries, b.key(bmc, source, user))
+	if f, ok := b.entries[b.key(bmc, source, user)]; ok {
+		f.count = min(f.count, freeFailures)
+	}
 }
 
 // Forget drops all failures of a BMC.
