@@ -33,7 +33,8 @@ type Config struct {
 }
 
 // Dial returns a connection to a service. It connects on first use and again
-// whenever the connection is lost; a dead peer is noticed within about 4 s.
+// whenever the connection is lost. A dead peer is noticed within 12 s (gRPC's
+// clients ask no more often); servers notice one within 4 s.
 // Request id and caller of each call's context (package callctx) go along.
 func Dial(target string, cfg Config) (*grpc.ClientConn, error) {
 	transport := insecure.NewCredentials()

@@ -82,7 +82,7 @@ func New(cfg Config) (*Server, error) {
 	options := []grpc.ServerOption{
 		grpc.ChainUnaryInterceptor(metrics.UnaryServerInterceptor(), check.unary, recovery.UnaryServerInterceptor(onPanic)),
 		grpc.ChainStreamInterceptor(metrics.StreamServerInterceptor(), check.stream, recovery.StreamServerInterceptor(onPanic)),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 2 * time.Second}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 2 * time.Second, Timeout: 2 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 2 * time.Second, PermitWithoutStream: true}),
 	}
 	if cfg.TLS != nil {

@@ -19,6 +19,9 @@ import (
 
 // Health is a process's readiness: ready when there is a component and each is.
 type Health struct {
+	// telling keeps watchers from hearing of changes in another order than that
+	// in which they came.
+	telling    sync.Mutex
 	mu         sync.Mutex
 	components map[string]bool
 	watchers   []func(ready bool)
@@ -29,6 +32,8 @@ func NewHealth() *Health { return &Health{components: map[string]bool{}} }
 
 // Set says whether a component is ready.
 func (h *Health) Set(component string, ready bool) {
+	h.telling.Lock()
+	defer h.telling.Unlock()
 	h.mu.Lock()
 	h.components[component] = ready
 	now, watchers := len(h.notReady()) == 0, slices.Clone(h.watchers)
@@ -38,7 +43,8 @@ func (h *Health) Set(component string, ready bool) {
 	}
 }
 
-// OnChange calls watch after each Set, with the readiness of the whole.
+// OnChange calls watch after each Set, with the readiness of the whole. It must
+// not call Set.
 func (h *Health) OnChange(watch func(ready bool)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -88,4 +89,23 @@ func TestHealth_readyz(t *testing.T) {
 	h.Set("registry", true)
 	check("/readyz", http.StatusOK)
 	check("/metrics", http.StatusOK)
+}
+
+// The last that watchers hear is how it is.
+func TestHealth_concurrentSets_lastToldIsTrue(t *testing.T) {
+	t.Parallel()
+	for range 2000 {
+		h := NewHealth()
+		var told []bool
+		h.OnChange(func(ready bool) { told = append(told, ready) })
+		h.Set("a", false)
+		h.Set("b", false)
+		var group sync.WaitGroup
+		group.Go(func() { h.Set("a", true) })
+		group.Go(func() { h.Set("b", true) })
+		group.Wait()
+		if !told[len(told)-1] {
+			t.Fatalf("told %v, but all is ready", told)
+		}
+	}
 }

@@ -191,7 +191,7 @@ func (c *client) retry(ctx context.Context) []*registryv1.Acknowledgement {
 		if k.problem == "" {
 			continue
 		}
-		if ack := c.upsert(ctx, k.bmc, k.revision); ack.GetServing() {
+		if ack := c.upsert(ctx, k.bmc, k.revision, k.round); ack.GetServing() {
 			acks = append(acks, ack)
 		}
 	}
@@ -202,7 +202,7 @@ func (c *client) retry(ctx context.Context) []*registryv1.Acknowledgement {
 func (c *client) handle(ctx context.Context, response *registryv1.SubscribeResponse, synced bool) []*registryv1.Acknowledgement {
 	switch payload := response.GetPayload().(type) {
 	case *registryv1.SubscribeResponse_Upsert:
-		return []*registryv1.Acknowledgement{c.upsert(ctx, payload.Upsert, response.GetRevision())}
+		return []*registryv1.Acknowledgement{c.upsert(ctx, payload.Upsert, response.GetRevision(), c.round)}
 	case *registryv1.SubscribeResponse_Removal:
 		c.remove(payload.Removal)
 		return []*registryv1.Acknowledgement{{Bmc: payload.Removal, Revision: response.GetRevision()}}
@@ -222,7 +222,9 @@ func (c *client) handle(ctx context.Context, response *registryv1.SubscribeRespo
 	return nil // A newer registry may say more than this client understands.
 }
 
-func (c *client) upsert(ctx context.Context, bmc *registryv1.BMC, revision uint64) *registryv1.Acknowledgement {
+// upsert serves a BMC as the registry named it in a revision and a round: not
+// always the present ones, when it is tried again.
+func (c *client) upsert(ctx context.Context, bmc *registryv1.BMC, revision, round uint64) *registryv1.Acknowledgement {
 	key := keyOf(bmc.GetBmc())
 	k, ok := c.known[key]
 	if !ok || k.problem != "" || !proto.Equal(k.bmc, bmc) {
@@ -236,7 +238,7 @@ func (c *client) upsert(ctx context.Context, bmc *registryv1.BMC, revision uint6
 				logkey.BMC, bmc.GetBmc().GetName(), logkey.Error, k.problem)
 		}
 	}
-	k.round, k.revision = c.round, revision
+	k.round, k.revision = round, revision
 	c.known[key] = k
 	return &registryv1.Acknowledgement{Bmc: bmc.GetBmc(), Revision: revision, Serving: k.problem == "", Message: k.problem}
 }

@@ -233,3 +233,27 @@ func TestRun_whatCanNotBeServed_isTriedAgain(t *testing.T) {
 	h.mu.Unlock()
 	wantAck(t, s, &registryv1.Acknowledgement{Bmc: ref("a"), Revision: 3, Serving: true})
 }
+
+// A BMC that could not be served and is gone after the stream was lost stays
+// gone, also when it was tried again before the new stream had said all.
+func TestRun_goneWhileTriedAgain_isRemoved(t *testing.T) {
+	t.Parallel()
+	h := &handler{fail: map[string]error{"gone": errors.New("port taken")}}
+	r := start(t, h)
+	s, _ := next(t, r)
+	send(t, s, upsert(3, "gone", "p"), synced(3, true))
+	wantAck(t, s, &registryv1.Acknowledgement{Bmc: ref("gone"), Revision: 3, Message: "port taken"})
+	s.end <- errors.New("broken")
+	s, _ = next(t, r)
+	send(t, s, upsert(4, "a", "p"))
+	wantAck(t, s, &registryv1.Acknowledgement{Bmc: ref("a"), Revision: 4, Serving: true})
+	h.mu.Lock()
+	h.fail = nil
+	h.mu.Unlock()
+	wantAck(t, s, &registryv1.Acknowledgement{Bmc: ref("gone"), Revision: 3, Serving: true}) // Tried again.
+	send(t, s, synced(4, true))
+	wantAck(t, s, &registryv1.Acknowledgement{Bmc: ref("gone"), Revision: 4})
+	if d := cmp.Diff([]string{"apply gone", "apply a", "apply gone", "remove gone"}, h.take()); d != "" {
+		t.Errorf("calls mismatch (-want +got):\n%s", d)
+	}
+}
