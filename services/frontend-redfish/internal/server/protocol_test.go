@@ -6,10 +6,13 @@ package server
 import (
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -71,6 +74,27 @@ func TestRefusals(t *testing.T) {
 			415,
 			[]string{"HeaderInvalid"},
 			nil,
+		},
+		"a body that is compressed": {
+			request{method: "POST", path: resetPath, body: `{"ResetType":"On"}`, header: http.Header{"Content-Encoding": {"gzip"}}},
+			415,
+			[]string{"HeaderInvalid"},
+			map[string]string{"Accept-Encoding": "identity"},
+		},
+		"a body that is compressed after all": {
+			request{method: "POST", path: resetPath, body: `{"ResetType":"On"}`, header: http.Header{"Content-Encoding": {"identity", "identity, BR"}}},
+			415,
+			[]string{"HeaderInvalid"},
+			nil,
+		},
+		"a name twice": {
+			request{method: "POST", path: resetPath, body: `{"ResetType":"On","ResetType":"ForceOff"}`}, 400, []string{"MalformedJSON"}, nil,
+		},
+		"a name twice, spelt in two ways": {
+			request{method: "POST", path: resetPath, body: `{"ResetType":"On","Reset\u0054ype":"ForceOff"}`}, 400, []string{"MalformedJSON"}, nil,
+		},
+		"a name twice, inside": {
+			request{method: "PATCH", path: systemPath, body: `{"Boot":{"BootSourceOverrideTarget":"Pxe","BootSourceOverrideTarget":"Cd"}}`}, 400, []string{"MalformedJSON"}, nil,
 		},
 		"no such resource":     {request{path: "/redfish/v1/Systems/2"}, 404, []string{"ResourceMissingAtURI"}, nil},
 		"no such member":       {request{path: systemPath + "/Processors/99"}, 404, []string{"ResourceMissingAtURI"}, nil},
@@ -142,6 +166,7 @@ func TestTolerance(t *testing.T) {
 		"login with more properties":          {method: "POST", path: sessionPath, anonymous: true, body: `{"UserName":"admin","Password":"correct horse","Context":"x","Oem":{}}`},
 		"reset with vendor parameters":        {method: "POST", path: resetPath, body: `{"ResetType":"On","Oem":{"x":1},"Delay":3}`},
 		"reset with a charset":                {method: "POST", path: resetPath, body: `{"ResetType":"On"}`, header: http.Header{"Content-Type": {"application/json; charset=utf-8"}}},
+		"reset, expressly not compressed":     {method: "POST", path: resetPath, body: `{"ResetType":"On"}`, header: http.Header{"Content-Encoding": {"Identity"}}},
 		"reset without a content type":        {method: "POST", path: resetPath, body: `{"ResetType":"On"}`, header: http.Header{"Content-Type": nil}},
 		"metadata as XML":                     {path: "/redfish/v1/$metadata", header: http.Header{"Accept": {"application/xml"}}},
 		"manager reset":                       {method: "POST", path: "/redfish/v1/Managers/BMC/Actions/Manager.Reset", body: `{"ResetType":"GracefulRestart"}`},
@@ -388,6 +413,38 @@ func TestCall_context(t *testing.T) {
 }
 
 // The answer to a raw request that no client library would send.
+func TestReadBody_namesTwice(t *testing.T) {
+	t.Parallel()
+	for raw, want := range map[string]bool{
+		`{}`:                false,
+		`{"a":"a","b":"a"}`: false,
+		`{"a":{"a":1},"b":{"a":[{"a":1},{"a":2},"a","a"]},"c":1}`: false,
+		`{"a":1,"A":2}`:             false,
+		`{"a":1,"b":2,"a":3}`:       true,
+		`{"b":[1,{"a":[],"a":{}}]}`: true,
+		`{"b":{"c":{}},"b":1}`:      true,
+	} {
+		if got := hasDuplicates([]byte(raw)); got != want {
+			t.Errorf("hasDuplicates(%s) = %v", raw, got)
+		}
+	}
+}
+
+// The rest of a body does not come before the read time-out.
+func TestReadBody_tooSlow(t *testing.T) {
+	t.Parallel()
+	client, conn := net.Pipe()
+	defer client.Close()
+	defer conn.Close()
+	conn.SetReadDeadline(time.Unix(1, 0))
+	w := httptest.NewRecorder()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, resetPath, io.MultiReader(strings.NewReader(`{"ResetType":`), conn))
+	_, refusal := readBody(&call{w: w, r: r})
+	if refusal == nil || refusal.Status != http.StatusRequestTimeout || w.Header().Get("Connection") != "close" {
+		t.Errorf("refusal %+v, header %v", refusal, w.Header())
+	}
+}
+
 func TestRawRequests(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
