@@ -124,6 +124,9 @@ func (m *machine) delete() {
 	m.scheduleEnd(i)
 }
 
+// podSlack is how long virt-launcher outlives the template's grace period.
+const podSlack = 15 * time.Second
+
 // scheduleEnd ends an instance that is being deleted: when the guest obeys,
 // when the grace period is over, or at once.
 func (m *machine) scheduleEnd(i *instance) {
@@ -132,6 +135,9 @@ func (m *machine) scheduleEnd(i *instance) {
 	}
 	d := m.simulator.delays
 	asked := time.Since(i.deleted)
+	// A longer period than the template's hardly counts: the pod around the guest
+	// keeps the times that it was made with (seen on KubeVirt 1.7.0).
+	grace := min(i.grace, m.spec.GracePeriod+podSlack)
 	switch {
 	case i.phase == hypervisor.PhaseUnknown:
 		// The node is lost: nobody confirms the end.
@@ -139,10 +145,10 @@ func (m *machine) scheduleEnd(i *instance) {
 		i.end = m.afterOn(i, d.Kill, func() { m.finish(i, hypervisor.PhaseFailed) })
 	case i.grace == 0:
 		i.end = m.afterOn(i, d.Kill, func() { m.finish(i, hypervisor.PhaseSucceeded) })
-	case !m.ignoreACPI && !i.paused && max(d.Shutdown-asked, 0) <= max(i.grace-asked, 0):
+	case !m.ignoreACPI && !i.paused && max(d.Shutdown-asked, 0) <= max(grace-asked, 0):
 		i.end = m.afterOn(i, max(d.Shutdown-asked, 0), func() { m.finish(i, hypervisor.PhaseSucceeded) })
 	default:
-		i.end = m.afterOn(i, max(i.grace-asked, 0)+d.Kill, func() { m.finish(i, hypervisor.PhaseFailed) })
+		i.end = m.afterOn(i, max(grace-asked, 0)+d.Kill, func() { m.finish(i, hypervisor.PhaseFailed) })
 	}
 }
 
