@@ -44,6 +44,9 @@ type bootMethod interface {
 	// clear returns what is recorded when an override is taken back and rest is
 	// all that is to stay of it (nil: nothing).
 	clear(earlier, rest *record.Override) *record.Override
+	// takeBack returns what is recorded when failed, which may have been carried
+	// out in part, gives way to the override that stood before it.
+	takeBack(m *hypervisor.Machine, failed, earlier *record.Override) *record.Override
 	// used tells whether a one-time override has been used.
 	used(m *hypervisor.Machine, o *record.Override) bool
 	// own returns the orders that the machine has without the override.
@@ -207,19 +210,21 @@ func check(m *hypervisor.Machine, o *record.Override) error {
 }
 
 // takeBack puts the earlier override into the record again after the new one
-// could not be brought into the template.
+// could not be brought into the template. The template may show the new one all
+// the same, so what is recorded brings it back.
 func (e *Engine) takeBack(ctx context.Context, ref hypervisor.Ref, id string, earlier *record.Override) {
-	err := e.update(context.WithoutCancel(ctx), ref, func(_ *hypervisor.Machine, rec *record.Record) error {
+	err := e.update(context.WithoutCancel(ctx), ref, func(m *hypervisor.Machine, rec *record.Record) error {
 		o := rec.Override
 		if o == nil || o.ID != id && (o.Stage != record.Restoring || earlier == nil || o.ID != earlier.ID) {
 			return errUnchanged
 		}
-		rec.Override = earlier
+		rec.Override = e.boot.takeBack(m, o, earlier)
 		return nil
 	})
 	if err != nil {
 		e.logger(ref).Warn("can't take boot override back", slog.String(logkey.Error, err.Error()))
 	}
+	e.queue.add(ref)
 }
 
 // updateOverride changes an override that still is the one that was read.

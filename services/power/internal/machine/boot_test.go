@@ -4,7 +4,10 @@
 package machine_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -402,6 +405,74 @@ func TestEngine_killedWhileRestoring(t *testing.T) {
 			b.orders(own)
 			time.Sleep(time.Hour)
 			b.orders(own)
+		})
+	}
+}
+
+// late carries SetBoot out and answers once that it can't tell.
+type late struct {
+	*simulator.Simulator
+	once atomic.Bool
+}
+
+func (l *late) SetBoot(ctx context.Context, ref hypervisor.Ref, resourceVersion string, orders map[string]int, mode hypervisor.FirmwareMode) error {
+	err := l.Simulator.SetBoot(ctx, ref, resourceVersion, orders, mode)
+	if err == nil && l.once.CompareAndSwap(true, false) {
+		return fmt.Errorf("%w: the answer was lost", hypervisor.ErrUnavailable)
+	}
+	return err
+}
+
+// lateBubble runs a test on a machine that may have an override; the next
+// SetBoot is carried out and reported as failed.
+func lateBubble(t *testing.T, earlier record.Target, f func(b *bed)) {
+	t.Helper()
+	bubble(t, withISO, func(b *bed) {
+		b.kill()
+		l := &late{Simulator: b.simulator}
+		b.start(l, "holder")
+		if earlier != "" {
+			b.arm(record.Once, earlier)
+		}
+		l.once.Store(true)
+		f(b)
+	})
+}
+
+func (b *bed) failsToSet(persistence record.Persistence, target record.Target) {
+	b.Helper()
+	err := b.engine.SetOverride(b.Context(), ref, record.Override{Persistence: persistence, Target: target})
+	if !errors.Is(err, hypervisor.ErrUnavailable) {
+		b.Fatalf("got error %v, want %v", err, hypervisor.ErrUnavailable)
+	}
+	b.settle()
+}
+
+func TestEngine_failedOverrideLeavesNothing(t *testing.T) {
+	t.Parallel()
+	lateBubble(t, "", func(b *bed) {
+		b.failsToSet(record.Once, record.TargetPXE)
+		b.override(record.Disabled)
+		b.orders(own)
+	})
+}
+
+func TestEngine_failedOverrideLeavesTheEarlierOne(t *testing.T) {
+	t.Parallel()
+	for name, wanted := range map[string]record.Override{
+		"replaced": {Persistence: record.Once, Target: record.TargetPXE},
+		"cleared":  {Persistence: record.Disabled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			lateBubble(t, record.TargetCD, func(b *bed) {
+				b.failsToSet(wanted.Persistence, wanted.Target)
+				b.override(record.Once)
+				b.do(transition.ActionOn)
+				b.bootedFrom("cdrom")
+				b.override(record.Disabled)
+				b.orders(own)
+			})
 		})
 	}
 }

@@ -36,6 +36,34 @@ func (templatePatch) clear(earlier, rest *record.Override) *record.Override {
 	return &restoring
 }
 
+// takeBack: the template may have the orders of either, whatever the caller was
+// told.
+func (templatePatch) takeBack(m *hypervisor.Machine, failed, earlier *record.Override) *record.Override {
+	back := *failed
+	back.Stage = record.Restoring
+	switch {
+	case !earlier.Active():
+		back.Next = earlier
+		return &back
+	case earlier.Stage == record.Restoring:
+		back.Next = earlier.Next
+		return &back
+	}
+	own := templatePatch{}.own(m, failed)
+	back = *earlier
+	back.Stage = record.Arming
+	back.Before = failed.Planned
+	if failed.ID == earlier.ID {
+		// It was to be cleared: what was written is the template's own.
+		back.Before = own
+	}
+	back.Own = own
+	if planned := bootorder.Plan(m.Devices, own, kindOf[back.Target]); planned != nil {
+		back.Planned = planned
+	}
+	return &back
+}
+
 // used: an instance that came after the override was armed has its orders, and
 // a guest that runs or has run.
 func (templatePatch) used(m *hypervisor.Machine, o *record.Override) bool {
