@@ -113,7 +113,10 @@ func New(cfg Config) (*Server, error) {
 var ErrStopped = errors.New("the frontend is stopping")
 
 // Apply serves a BMC as the registry says from now on. New credentials count for
-// the next login, and sessions of earlier ones end.
+// the next login, and sessions of earlier ones end. Credentials that the registry
+// has taken back count no more when there is an error: a BMC whose port can't be
+// had is served on its old one until then, an entry that can't be served at all
+// ends the BMC.
 func (s *Server) Apply(ctx context.Context, in *registryv1.BMC) error {
 	if in.GetIpmi() == nil {
 		s.Remove(in.GetBmc())
@@ -121,6 +124,7 @@ func (s *Server) Apply(ctx context.Context, in *registryv1.BMC) error {
 	}
 	b, err := parseBMC(in)
 	if err != nil {
+		s.Remove(in.GetBmc())
 		return err
 	}
 	for _, name := range b.skipped {
@@ -140,6 +144,9 @@ func (s *Server) Apply(ctx context.Context, in *registryv1.BMC) error {
 	}
 	sock, err := listen(ctx, s.cfg.Listen, b.port)
 	if err != nil {
+		if old != nil {
+			old.update(b)
+		}
 		return err
 	}
 	if old != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	registryv1 "kubevirtbmc.dev/proto/gen/go/bmc/registry/v1"
 	"kubevirtbmc.dev/services/frontend-ipmi/internal/ipmi"
 	"kubevirtbmc.dev/services/frontend-ipmi/internal/rmcpplus"
 )
@@ -121,6 +122,57 @@ func TestServer_Apply_movesAndRemoves(t *testing.T) {
 		t.Errorf("a BMC without IPMI is served: %v", err)
 	}
 	s.Remove(in.GetBmc()) // No harm.
+}
+
+// A password that was taken back counts no more, whatever else is wrong with the
+// registry's entry.
+func TestServer_Apply_failuresKeepNoPassword(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		change func(t *testing.T, in *registryv1.BMC)
+		served bool
+	}{
+		"the new port is taken": {func(t *testing.T, in *registryv1.BMC) {
+			busy, err := net.ListenPacket("udp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = busy.Close() })
+			in.Ipmi.Udp.Port = uint32(busy.LocalAddr().(*net.UDPAddr).Port)
+		}, true},
+		"a cipher suite is not served": {func(_ *testing.T, in *registryv1.BMC) { in.Ipmi.CipherSuites = []uint32{8} }, false},
+		"Kg is too long":               {func(_ *testing.T, in *registryv1.BMC) { in.Ipmi.Kg = make([]byte, 21) }, false},
+		"the UUID is none":             {func(_ *testing.T, in *registryv1.BMC) { in.Uuid = "none" }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newServer(t, &fakeBackend{}, nil)
+			address := applyBMC(t, s, "vm-a")
+			before := overUDP(t, address)
+			before.mustLogin()
+			in := registryBMC("vm-a", uint32(s.Port(registryBMC("vm-a", 1).GetBmc())))
+			in.Accounts[0].Password = "rotated"
+			tc.change(t, in)
+			if err := s.Apply(t.Context(), in); err == nil {
+				t.Fatal("no error")
+			}
+			if _, _, ok := before.command(ipmi.NetFnApp, 0x01); ok {
+				t.Error("a session of the old password goes on")
+			}
+			if !tc.served {
+				if port := s.Port(in.GetBmc()); port != 0 {
+					t.Errorf("the BMC is served on port %d", port)
+				}
+				return
+			}
+			if status := overUDP(t, address).login(); status != rmcpplus.StatusInvalidCheckValue {
+				t.Errorf("the old password: status %#x", byte(status))
+			}
+			current := overUDP(t, address)
+			current.password = "rotated"
+			current.mustLogin()
+		})
+	}
 }
 
 func TestServer_Shutdown_letsCommandsEnd(t *testing.T) {
