@@ -71,9 +71,9 @@ func (c *Client) Write(p []byte) (int, error) {
 	l := c.line
 	l.mu.Lock()
 	conn := l.conn
+	l.want()
 	l.mu.Unlock()
 	if conn == nil {
-		l.want()
 		return len(p), nil
 	}
 	l.input.Lock()

@@ -119,7 +119,8 @@ type line struct {
 	hub    *Hub
 	ref    hypervisor.Ref
 	cancel context.CancelFunc
-	// wanted has a value when a client wants the connection back.
+	// wanted has a value when a client wants the connection back, which it can
+	// only while there is none.
 	wanted chan struct{}
 
 	// input is held while a client's bytes go to the guest.
@@ -137,7 +138,11 @@ func (l *line) state() State {
 	return Disconnected
 }
 
+// want asks for the connection where there is none; l.mu is held.
 func (l *line) want() {
+	if l.conn != nil {
+		return
+	}
 	select {
 	case l.wanted <- struct{}{}:
 	default:
@@ -249,6 +254,13 @@ func (l *line) set(conn io.ReadWriteCloser) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.conn = conn
+	if conn != nil {
+		// Whoever wanted it while it was opened has it now.
+		select {
+		case <-l.wanted:
+		default:
+		}
+	}
 	for c := range l.clients {
 		c.put(Message{State: l.state()})
 	}

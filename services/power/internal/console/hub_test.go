@@ -158,6 +158,33 @@ func TestHub_slowReaderIsEndedAlone(t *testing.T) {
 	})
 }
 
+func TestHub_leavesTheConsoleToWhoTookIt(t *testing.T) {
+	t.Parallel()
+	running(t, func(t *testing.T, s *simulator.Simulator, c *counting, hub *console.Hub) {
+		for range 2 { // The second comes while the console is connected.
+			client := connect(t, hub)
+			defer client.Close()
+			synctest.Wait()
+		}
+		other, err := s.OpenConsole(t.Context(), ref)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer other.Close()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if opened, open := c.counts(); opened != 1 || open != 0 {
+			t.Errorf("%d connections were opened, %d are open, want 1 and 0", opened, open)
+		}
+		again := connect(t, hub)
+		defer again.Close()
+		synctest.Wait()
+		if opened, open := c.counts(); opened != 2 || open != 1 {
+			t.Errorf("after another client: %d connections were opened, %d are open, want 2 and 1", opened, open)
+		}
+	})
+}
+
 func TestHub_limitsClients(t *testing.T) {
 	t.Parallel()
 	running(t, func(t *testing.T, _ *simulator.Simulator, _ *counting, hub *console.Hub) {
