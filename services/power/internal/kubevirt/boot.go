@@ -29,11 +29,8 @@ func (h *Hypervisor) SetBoot(ctx context.Context, ref hypervisor.Ref, resourceVe
 		return hypervisor.ErrStale
 	}
 	h.mu.RLock()
-	seen := h.sightings[ref]
+	seen := h.sightings[ref].of(vm)
 	h.mu.RUnlock()
-	if seen == nil {
-		seen = &sighting{}
-	}
 	p, err := ordersPatch(template(vm), orders)
 	if err != nil {
 		return err

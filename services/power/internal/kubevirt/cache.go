@@ -166,7 +166,10 @@ func (h *Hypervisor) vmiChanged(object any) {
 	}
 	ref := hypervisor.Ref{Namespace: vmi.Namespace, Name: of.Name}
 	h.mu.Lock()
-	h.sightings[ref] = sight(vmi, h.sightings[ref])
+	// An instance may outlive its machine; what is remembered of it may not.
+	if vm, _ := h.objects(ref); vm != nil && vm.UID == of.UID {
+		h.sightings[ref] = sight(vmi, h.sightings[ref])
+	}
 	h.mu.Unlock()
 	h.notify(ref)
 }

@@ -380,6 +380,42 @@ func TestHypervisor_keeps_no_user_data(t *testing.T) {
 	}
 }
 
+// An instance whose last events come after those of its machine, as with an
+// orphaning deletion.
+func TestHypervisor_forgets_machines_that_are_gone(t *testing.T) {
+	api := newFakeAPI(t)
+	api.put(testVM(on))
+	vmi := testVMI("vmi-1", kvv1.Running)
+	vmi.Status.Interfaces = []kvv1.VirtualMachineInstanceNetworkInterface{{Name: "default", MAC: "02:00:00:00:00:01"}}
+	api.put(vmi)
+	h := started(t, api)
+	within(t, "both objects", func() bool { m, err := h.Get(ref); return err == nil && m.Instance != nil })
+	api.remove("virtualmachines", ref.Namespace, ref.Name)
+	within(t, "the machine's end", func() bool { _, err := h.Get(ref); return err != nil })
+	api.remove("virtualmachineinstances", ref.Namespace, ref.Name)
+	within(t, "the instance's end", func() bool { return len(h.of(ref.Namespace).vmis.GetIndexer().List()) == 0 })
+	time.Sleep(100 * time.Millisecond) // The event comes after the cache has it.
+	h.mu.RLock()
+	n := len(h.sightings)
+	h.mu.RUnlock()
+	if n != 0 {
+		t.Errorf("%d machines are remembered that are gone", n)
+	}
+	again := testVM(off)
+	again.UID = "another-uid"
+	api.put(again)
+	within(t, "the new machine", func() bool { _, err := h.Get(ref); return err == nil })
+	m, err := h.Get(ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, nic := range m.Hardware.Interfaces {
+		if nic.MAC != "" {
+			t.Errorf("a new machine has the MAC address %s of an earlier one", nic.MAC)
+		}
+	}
+}
+
 func TestHypervisor_reads_cost_no_request(t *testing.T) {
 	t.Parallel()
 	api := newFakeAPI(t)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	kvv1 "kubevirt.io/api/core/v1"
 
 	"kubevirtbmc.dev/pkg/hypervisor"
@@ -25,9 +26,7 @@ func snapshot(vm *kvv1.VirtualMachine, vmi *kvv1.VirtualMachineInstance, seen *s
 	if vmi != nil {
 		seen = sight(vmi, seen)
 	}
-	if seen == nil {
-		seen = &sighting{}
-	}
+	seen = seen.of(vm)
 	m := &hypervisor.Machine{
 		Ref:             hypervisor.Ref{Namespace: vm.Namespace, Name: vm.Name},
 		UID:             string(vm.UID),
@@ -304,6 +303,7 @@ func image(volumes []kvv1.Volume, name string) string {
 // sighting is what is remembered of instances beyond their end: MAC addresses
 // that KubeVirt has made up, and what instance types and preferences decide.
 type sighting struct {
+	owner       types.UID // Of the machine: another of the same name inherits nothing.
 	macs        map[string]string
 	mode        hypervisor.FirmwareMode
 	cpu         topology
@@ -313,8 +313,16 @@ type sighting struct {
 }
 
 func (s *sighting) equal(o *sighting) bool {
-	return s.mode == o.mode && s.cpu == o.cpu && s.cpuModel == o.cpuModel &&
+	return s.owner == o.owner && s.mode == o.mode && s.cpu == o.cpu && s.cpuModel == o.cpuModel &&
 		s.memory == o.memory && s.machineType == o.machineType && maps.Equal(s.macs, o.macs)
+}
+
+// of is what counts for a machine: nothing that was seen of another.
+func (s *sighting) of(vm *kvv1.VirtualMachine) *sighting {
+	if s == nil || s.owner != vm.UID {
+		return &sighting{}
+	}
+	return s
 }
 
 // sight adds an instance to what was seen before.
@@ -333,6 +341,12 @@ func sight(vmi *kvv1.VirtualMachineInstance, before *sighting) *sighting {
 		if m != nil {
 			now.machineType = m.Type
 		}
+	}
+	if of := owner(vmi); of != nil {
+		now.owner = of.UID
+	}
+	if before != nil && before.owner != now.owner {
+		before = nil
 	}
 	if before != nil {
 		maps.Copy(now.macs, before.macs)
