@@ -41,7 +41,8 @@ type ConsoleServiceClient interface {
 	// is merged. The stream outlives power cycles: the state messages tell when
 	// the guest's console is there. A client that reads so slowly that its buffer
 	// overflows is ended with LIMIT_REACHED and does not hold up the others.
-	// Fails with BMC_NOT_FOUND, MACHINE_NOT_FOUND or NO_CONSOLE.
+	// Fails with BMC_NOT_FOUND, MACHINE_NOT_FOUND, NO_CONSOLE, or LIMIT_REACHED
+	// when the machine's console has as many clients as it can.
 	Connect(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ConnectRequest, ConnectResponse], error)
 }
 
@@ -80,7 +81,8 @@ type ConsoleServiceServer interface {
 	// is merged. The stream outlives power cycles: the state messages tell when
 	// the guest's console is there. A client that reads so slowly that its buffer
 	// overflows is ended with LIMIT_REACHED and does not hold up the others.
-	// Fails with BMC_NOT_FOUND, MACHINE_NOT_FOUND or NO_CONSOLE.
+	// Fails with BMC_NOT_FOUND, MACHINE_NOT_FOUND, NO_CONSOLE, or LIMIT_REACHED
+	// when the machine's console has as many clients as it can.
 	Connect(grpc.BidiStreamingServer[ConnectRequest, ConnectResponse]) error
 	mustEmbedUnimplementedConsoleServiceServer()
 }

@@ -180,7 +180,8 @@ type NetworkInterface struct {
 	// MAC address, lower case with colons. The last one seen while the machine is
 	// off; empty when none was ever seen.
 	MacAddress string `protobuf:"bytes,2,opt,name=mac_address,json=macAddress,proto3" json:"mac_address,omitempty"`
-	// Device model, as virtio; empty when the VirtualMachine names none.
+	// Device model, as virtio: KubeVirt's default when the VirtualMachine names
+	// none.
 	Model string `protobuf:"bytes,3,opt,name=model,proto3" json:"model,omitempty"`
 	// IP addresses that the guest reports.
 	IpAddresses   []string `protobuf:"bytes,4,rep,name=ip_addresses,json=ipAddresses,proto3" json:"ip_addresses,omitempty"`
@@ -253,7 +254,8 @@ type Disk struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Size in bytes; 0 when unknown.
 	CapacityBytes uint64 `protobuf:"varint,2,opt,name=capacity_bytes,json=capacityBytes,proto3" json:"capacity_bytes,omitempty"`
-	// Bus, as virtio, sata or scsi; empty when the VirtualMachine names none.
+	// Bus, as virtio, sata or scsi: KubeVirt's default when the VirtualMachine
+	// names none.
 	Bus string `protobuf:"bytes,3,opt,name=bus,proto3" json:"bus,omitempty"`
 	// Serial number that the guest sees; empty when there is none.
 	Serial string `protobuf:"bytes,4,opt,name=serial,proto3" json:"serial,omitempty"`
