@@ -4,8 +4,10 @@
 package machine_test
 
 import (
+	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -471,6 +473,53 @@ func TestEngine_idleMachinesCostNothing(t *testing.T) {
 		time.Sleep(24 * time.Hour)
 		if got := b.get().ResourceVersion; got != before {
 			b.Errorf("an idle machine was written to")
+		}
+	})
+}
+
+// slow carries resets and stops out after a while, as an API server under load
+// does.
+type slow struct {
+	*simulator.Simulator
+	stops atomic.Int32
+}
+
+func (s *slow) Reset(ctx context.Context, ref hypervisor.Ref) error {
+	time.Sleep(15 * time.Second)
+	return s.Simulator.Reset(ctx, ref)
+}
+
+func (s *slow) Stop(ctx context.Context, ref hypervisor.Ref, grace *time.Duration) error {
+	s.stops.Add(1)
+	time.Sleep(15 * time.Second)
+	return s.Simulator.Stop(ctx, ref, grace)
+}
+
+// TestEngine_slowRequestsAreNotTakenOver: the holder lives as long as its
+// request may take.
+func TestEngine_slowRequestsAreNotTakenOver(t *testing.T) {
+	t.Parallel()
+	bubble(t, simulator.Spec{}, func(b *bed) {
+		b.do(transition.ActionOn)
+		b.settle()
+		b.kill()
+		h := &slow{Simulator: b.simulator}
+		b.start(h, "another")
+		killOther := b.kill
+		b.start(h, "holder")
+		killHolder := b.kill
+		b.kill = func() {
+			killOther()
+			killHolder()
+		}
+		b.do(transition.ActionForceRestart)
+		b.do(transition.ActionForceOff)
+		b.settle()
+		if got := b.count(simulator.VerbReset); got != 1 {
+			b.Errorf("%d resets were sent, want 1", got)
+		}
+		if got := h.stops.Load(); got != 1 {
+			b.Errorf("%d stops were sent, want 1", got)
 		}
 	})
 }

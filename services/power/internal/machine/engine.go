@@ -60,8 +60,8 @@ type Config struct {
 	// that comes back under the same name goes on at once, another one when the
 	// lease is over.
 	Holder string
-	// Lease is how long an operation stays with a holder that shows no life;
-	// 10 s when 0.
+	// Lease is how long an operation stays with a holder that shows no life,
+	// past the time that a step's request may take; 10 s when 0.
 	Lease time.Duration
 	// ShutdownGrace is the least grace period of a graceful shutdown while no
 	// guest agent is connected; 90 s when 0. libvirt may wait 60 s for an agent

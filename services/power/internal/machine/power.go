@@ -263,7 +263,8 @@ func (e *Engine) take(ctx context.Context, m *hypervisor.Machine, op *record.Ope
 	err := e.updateOperation(ctx, ref, op, func(rec *record.Record, op *record.Operation) {
 		now := time.Now().UTC()
 		op.Step, op.StepTime = step, now
-		op.Lease = now.Add(e.lease)
+		// Nobody else is to act while the request may still be under way.
+		op.Lease = now.Add(verbTimeout + e.lease)
 		switch step {
 		case transition.Start, transition.RestoreStrategy:
 			op.StartSent = now
@@ -278,6 +279,9 @@ func (e *Engine) take(ctx context.Context, m *hypervisor.Machine, op *record.Ope
 	})
 	if err != nil {
 		return e.retry(ref, "write step", err)
+	}
+	if time.Until(op.Lease) < verbTimeout {
+		return e.retry(ref, "write step", fmt.Errorf("%w: it took too long", hypervisor.ErrUnavailable))
 	}
 	// The id goes along to the hypervisor, for its logs.
 	if err := e.act(callctx.WithRequestID(ctx, op.Request), m, step, restored); err != nil {
@@ -408,12 +412,13 @@ func (e *Engine) keepLease(ctx context.Context, ref hypervisor.Ref, op *record.O
 	return max(min(again, time.Until(op.Deadline)), time.Millisecond)
 }
 
-// finish ends an operation.
+// finish ends an operation that still has the holder and the lease that were
+// read.
 func (e *Engine) finish(ctx context.Context, ref hypervisor.Ref, op *record.Operation, phase record.Phase, message string) time.Duration {
 	ended := *op
 	err := e.update(ctx, ref, func(m *hypervisor.Machine, rec *record.Record) error {
 		current := rec.Power.Operation
-		if !current.Active() || current.ID != op.ID {
+		if !current.Active() || current.ID != op.ID || current.Holder != op.Holder || !current.Lease.Equal(op.Lease) {
 			return errUnchanged
 		}
 		now := time.Now().UTC()
@@ -434,10 +439,12 @@ func (e *Engine) finish(ctx context.Context, ref hypervisor.Ref, op *record.Oper
 	if err != nil {
 		return e.retry(ref, "end operation", err)
 	}
-	if ended.Phase == phase {
-		e.ended(ref, &ended)
-	}
 	e.succeeded(ref)
+	if ended.Phase != phase {
+		// Somebody else has changed it: looked at again.
+		return retryMin
+	}
+	e.ended(ref, &ended)
 	return 0
 }
 
