@@ -146,8 +146,10 @@ func (e *Engine) Run(ctx context.Context) error {
 					return
 				}
 				again := e.reconcile(context.WithoutCancel(ctx), ref)
-				e.queue.done(ref)
+				// Before done: else another worker may set the timer that this one
+				// then takes away.
 				e.later(ref, again)
+				e.queue.done(ref)
 			}
 		})
 	}
