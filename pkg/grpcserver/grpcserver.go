@@ -146,6 +146,7 @@ func (g guard) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, h
 	if err == nil {
 		resp, err = handler(ctx, req)
 	}
+	err = withStatus(err)
 	g.report(ctx, info.FullMethod, start, err)
 	return resp, err
 }
@@ -163,8 +164,18 @@ func (g guard) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo
 	if err != nil && g.stopping.Err() != nil {
 		err = grpcstatus.New(errorsv1.Reason_REASON_HYPERVISOR_UNAVAILABLE, "the service is stopping")
 	}
+	err = withStatus(err)
 	g.report(ctx, info.FullMethod, start, err)
 	return err
+}
+
+// withStatus gives an error that is none of gRPC's, as of a context that ended,
+// the code that the client gets.
+func withStatus(err error) error {
+	if _, ok := status.FromError(err); ok {
+		return err
+	}
+	return status.FromContextError(err).Err()
 }
 
 // admit authenticates a call and gives its context a request id and an

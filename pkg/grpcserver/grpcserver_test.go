@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -286,5 +287,18 @@ func TestServer_end_endsStreams(t *testing.T) {
 	})
 	if _, err := stream.Recv(); grpcstatus.ReasonOf(err) != errorsv1.Reason_REASON_HYPERVISOR_UNAVAILABLE || !strings.Contains(err.Error(), "stopping") {
 		t.Errorf("end of the stream: %v, want UNAVAILABLE since the service is stopping", err)
+	}
+}
+
+// A client that goes away is nobody's error.
+func TestServer_canceledCall_isNotLoggedAsError(t *testing.T) {
+	t.Parallel()
+	address, tlsConfig, log := start(t, power{get: func(context.Context) error { return context.Canceled }})
+	client := powerv1.NewPowerServiceClient(dial(t, address, grpcclient.Config{TLS: tlsConfig, Token: token("right")}))
+	if _, err := client.GetPower(t.Context(), &powerv1.GetPowerRequest{Bmc: sim0}); status.Code(err) != codes.Canceled {
+		t.Errorf("GetPower: %v, want Canceled", err)
+	}
+	if strings.Contains(log.String(), "ERROR") {
+		t.Errorf("the log has an error:\n%s", log.String())
 	}
 }

@@ -212,24 +212,78 @@ func withoutOurs(env []string) []string {
 	return kept
 }
 
+// Ports that tests use are below the ephemeral ones (from 32768), so that no
+// client's connection takes one in between. Each test process has a zone of its
+// own, and each call of FreePorts ports of its own: a port that is free now may
+// otherwise be another test's a moment later.
+const (
+	firstPort = 10000
+	zones     = 4
+	zoneSize  = (32768 - firstPort) / zones
+)
+
+// zone is this process's: that of the first abstract socket that nobody else
+// listens on. The socket goes with the process. A process that finds none, or
+// needs more ports than a zone has, takes its chances with all.
+var zone = sync.OnceValue(func() int {
+	for z := range zones {
+		listener, err := net.Listen("unix", fmt.Sprintf("@kubevirtbmc-test-ports-%d", z))
+		if err == nil {
+			zoneListener = listener
+			return z
+		}
+	}
+	return -1
+})
+
+// zoneListener is kept: a listener that nobody refers to is closed.
+var zoneListener net.Listener
+
+var handedOut struct {
+	sync.Mutex
+	ports map[int]bool
+}
+
 // FreePorts returns the first of n ports in a row that are free for both TCP
 // and UDP on the loopback address.
 func FreePorts(tb testing.TB, n int) int {
 	tb.Helper()
-	for range 200 {
-		// Below the ephemeral ports (from 32768), so that no client's connection
-		// takes one in between.
-		r, err := rand.Int(rand.Reader, big.NewInt(int64(32768-10000-n)))
+	from, size := firstPort, zones*zoneSize
+	if z := zone(); z >= 0 && n <= zoneSize {
+		from, size = firstPort+z*zoneSize, zoneSize
+	}
+	handedOut.Lock()
+	defer handedOut.Unlock()
+	for range 500 {
+		r, err := rand.Int(rand.Reader, big.NewInt(int64(size-n+1)))
 		if err != nil {
 			tb.Fatal(err)
 		}
-		first := 10000 + int(r.Int64())
-		if allFree(first, n) {
+		if first := from + int(r.Int64()); take(first, n) {
 			return first
 		}
 	}
 	tb.Fatalf("no %d free ports in a row", n)
 	return 0
+}
+
+// take hands ports out, for the length of the process.
+func take(first, n int) bool {
+	for port := first; port < first+n; port++ {
+		if handedOut.ports[port] {
+			return false
+		}
+	}
+	if !allFree(first, n) {
+		return false
+	}
+	if handedOut.ports == nil {
+		handedOut.ports = map[int]bool{}
+	}
+	for port := first; port < first+n; port++ {
+		handedOut.ports[port] = true
+	}
+	return true
 }
 
 func allFree(first, n int) bool {
