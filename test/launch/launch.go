@@ -222,22 +222,24 @@ const (
 	zoneSize  = (32768 - firstPort) / zones
 )
 
-// zone is this process's: that of the first abstract socket that nobody else
-// listens on. The socket goes with the process. A process that finds none, or
-// needs more ports than a zone has, takes its chances with all.
-var zone = sync.OnceValue(func() int {
+// zone is this process's: the first whose abstract socket nobody else listens on.
+// A process that finds none, or needs more ports than a zone has, takes its
+// chances with all.
+var zone = sync.OnceValue(func() reservation {
 	for z := range zones {
 		listener, err := net.Listen("unix", fmt.Sprintf("@kubevirtbmc-test-ports-%d", z))
 		if err == nil {
-			zoneListener = listener
-			return z
+			return reservation{z, listener}
 		}
 	}
-	return -1
+	return reservation{number: -1}
 })
 
-// zoneListener is kept: a listener that nobody refers to is closed.
-var zoneListener net.Listener
+// reservation of a zone lasts as long as its listener is referred to.
+type reservation struct {
+	number int
+	net.Listener
+}
 
 var handedOut struct {
 	sync.Mutex
@@ -249,7 +251,7 @@ var handedOut struct {
 func FreePorts(tb testing.TB, n int) int {
 	tb.Helper()
 	from, size := firstPort, zones*zoneSize
-	if z := zone(); z >= 0 && n <= zoneSize {
+	if z := zone().number; z >= 0 && n <= zoneSize {
 		from, size = firstPort+z*zoneSize, zoneSize
 	}
 	handedOut.Lock()
