@@ -7,6 +7,7 @@ package bootorder
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"kubevirtbmc.dev/pkg/hypervisor"
@@ -108,15 +109,14 @@ func Restore(devices []hypervisor.BootDevice, own map[string]int, written ...map
 	return restored
 }
 
-// Matches tells whether an instance was made with the planned orders. A device
-// that the instance does not know, or that has come since, does not count.
-func Matches(instance, planned map[string]int) bool {
-	for name, order := range planned {
-		if order != instance[name] {
-			return false
-		}
-	}
-	return true
+// SameFirst tells whether an instance boots first from the device that is first
+// in the plan: of the planned devices, the first that the instance has. What
+// comes behind it may have been changed meanwhile.
+func SameFirst(instance, planned map[string]int) bool {
+	known := maps.Clone(planned)
+	maps.DeleteFunc(known, func(name string, _ int) bool { return instance[name] == 0 })
+	name := first(known)
+	return name != "" && name == first(instance)
 }
 
 // Equal tells whether the devices have the orders.
@@ -125,4 +125,15 @@ func Equal(devices []hypervisor.BootDevice, orders map[string]int) bool {
 		order, ok := orders[d.Name]
 		return ok && d.Order != order
 	})
+}
+
+// first returns the device with the lowest order; empty when none has one.
+func first(orders map[string]int) string {
+	var name string
+	for n, order := range orders {
+		if order > 0 && (name == "" || order < orders[name]) {
+			name = n
+		}
+	}
+	return name
 }

@@ -122,3 +122,27 @@ func TestRestore_collisionMovesTheRestoredDevice(t *testing.T) {
 		t.Errorf("orders mismatch (-want +got)\n%s", diff)
 	}
 }
+
+func TestSameFirst(t *testing.T) {
+	t.Parallel()
+	planned := map[string]int{"cdrom": 1, "rootdisk": 2, "default": 3}
+	for name, test := range map[string]struct {
+		instance map[string]int
+		want     bool
+	}{
+		"as planned":                    {map[string]int{"cdrom": 1, "rootdisk": 2, "default": 3}, true},
+		"another order behind it":       {map[string]int{"cdrom": 1, "rootdisk": 9, "default": 2}, true},
+		"a device has come since":       {map[string]int{"cdrom": 1, "rootdisk": 2, "default": 3, "second": 4}, true},
+		"a device behind it has gone":   {map[string]int{"cdrom": 1, "default": 3}, true},
+		"the machine's own order":       {map[string]int{"rootdisk": 1, "cdrom": 2}, false},
+		"the planned device comes last": {map[string]int{"rootdisk": 1, "default": 2, "cdrom": 3}, false},
+		"no orders":                     {nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := bootorder.SameFirst(test.instance, planned); got != test.want {
+				t.Errorf("SameFirst(%v, %v) = %v, want %v", test.instance, planned, got, test.want)
+			}
+		})
+	}
+}

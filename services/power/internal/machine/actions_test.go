@@ -523,3 +523,21 @@ func TestEngine_slowRequestsAreNotTakenOver(t *testing.T) {
 		}
 	})
 }
+
+// A process that was away past an operation's deadline finds its goal reached.
+func TestEngine_goalReachedPastTheDeadline(t *testing.T) {
+	t.Parallel()
+	bubble(t, simulator.Spec{}, func(b *bed) {
+		b.do(transition.ActionOn)
+		b.ask(transition.ActionForceOff)
+		synctest.Wait()
+		b.kill()
+		time.Sleep(time.Hour)
+		b.start(b.simulator, "holder")
+		b.settle()
+		status, err := b.engine.Status(ref)
+		if err != nil || !status.State.Off() || status.Operation.Phase != record.Succeeded {
+			b.Errorf("ended with %+v, %v", status, err)
+		}
+	})
+}

@@ -476,3 +476,21 @@ func TestEngine_failedOverrideLeavesTheEarlierOne(t *testing.T) {
 		})
 	}
 }
+
+// An override is used also where the user has changed another device's order
+// since.
+func TestEngine_onceIsUsedInSpiteOfAnEdit(t *testing.T) {
+	t.Parallel()
+	bubble(t, withISO, func(b *bed) {
+		b.arm(record.Once, record.TargetCD)
+		if err := b.simulator.SetBoot(b.Context(), ref, b.get().ResourceVersion, map[string]int{"default": 9}, ""); err != nil {
+			b.Fatal(err)
+		}
+		b.do(transition.ActionOn)
+		b.bootedFrom("cdrom")
+		b.settle()
+		b.override(record.Disabled)
+		b.do(transition.ActionPowerCycle)
+		b.bootedFrom("rootdisk")
+	})
+}

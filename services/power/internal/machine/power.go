@@ -231,12 +231,11 @@ func (e *Engine) reconcilePower(ctx context.Context, m *hypervisor.Machine, rec 
 		}
 		return e.takeOver(ctx, ref, op)
 	}
-	if now.After(op.Deadline) {
-		return e.finish(ctx, ref, op, record.Failed, "not reached in time: "+e.waitsFor(m, rec, op))
-	}
-
 	o := e.observed(m, rec, op)
 	step := transition.Next(o, op.Goal)
+	if step != transition.Done && now.After(op.Deadline) {
+		return e.finish(ctx, ref, op, record.Failed, "not reached in time: "+e.waitsFor(m, rec, op))
+	}
 	switch step {
 	case transition.Done:
 		return e.finish(ctx, ref, op, record.Succeeded, "")

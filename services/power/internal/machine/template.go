@@ -64,13 +64,13 @@ func (templatePatch) takeBack(m *hypervisor.Machine, failed, earlier *record.Ove
 	return &back
 }
 
-// used: an instance that came after the override was armed has its orders, and
-// a guest that runs or has run.
+// used: an instance that came after the override was armed boots first from the
+// device that the override chose, and has a guest that runs or has run.
 func (templatePatch) used(m *hypervisor.Machine, o *record.Override) bool {
 	i := m.Instance
 	return o.Active() && o.Persistence == record.Once && i != nil && i.UID != o.InstanceUID &&
 		(i.Phase == hypervisor.PhaseSucceeded || !i.Started.IsZero()) &&
-		bootorder.Matches(i.BootOrder, o.Planned)
+		bootorder.SameFirst(i.BootOrder, o.Planned)
 }
 
 func (templatePatch) own(m *hypervisor.Machine, o *record.Override) map[string]int {
