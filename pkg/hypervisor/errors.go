@@ -24,6 +24,9 @@ var (
 	// ErrUnavailable says that the hypervisor's API can't be reached or that
 	// the cache has not been filled yet. Retry with back-off.
 	ErrUnavailable = errors.New("hypervisor unavailable")
+	// ErrUnseen says that a write has been carried out but the cache does not
+	// show it yet. It is an ErrUnavailable too.
+	ErrUnseen = fmt.Errorf("%w: the cache does not show the change yet", ErrUnavailable)
 	// ErrUnsupported says that the hypervisor can't do this to this machine,
 	// whatever its state.
 	ErrUnsupported = errors.New("not supported by the hypervisor")

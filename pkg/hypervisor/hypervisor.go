@@ -80,7 +80,8 @@ type Boot interface {
 // it.
 type State interface {
 	// SetState replaces the state if it still is old (nil: none), else
-	// ErrStale. A nil state is none.
+	// ErrStale. A nil state is none. ErrUnseen when it is written and only the
+	// cache is late; any other ErrUnavailable leaves open whether it is written.
 	SetState(ctx context.Context, ref Ref, old, state []byte) error
 }
 

@@ -162,7 +162,11 @@ const (
 
 // Firmware of a machine's template.
 type Firmware struct {
-	Mode       FirmwareMode
+	Mode FirmwareMode
+	// Modes are those that SetBoot can choose from, the present one included: one
+	// alone where the machine's owner or its architecture has settled the mode,
+	// none where it can't be told.
+	Modes      []FirmwareMode
 	SecureBoot bool
 	// KernelBoot says that the machine boots a kernel directly, past the boot
 	// order.

@@ -80,6 +80,7 @@ func newMachine(s *Simulator, spec Spec) (*machine, error) {
 		strategy:  spec.RunStrategy,
 		firmware: hypervisor.Firmware{
 			Mode:       spec.Mode,
+			Modes:      spec.Modes,
 			KernelBoot: spec.KernelBoot,
 			UUID:       uuid("firmware", spec.Ref, ""),
 			Serial:     fmt.Sprintf("SIM%.4X", digest("serial", spec.Ref, "")),

@@ -34,7 +34,9 @@ type Spec struct {
 	// GracePeriod is 30 s when zero.
 	GracePeriod time.Duration
 	// Mode is UEFI when empty.
-	Mode       hypervisor.FirmwareMode
+	Mode hypervisor.FirmwareMode
+	// Modes are what the mode can be changed to; Mode alone when nil.
+	Modes      []hypervisor.FirmwareMode
 	KernelBoot bool
 
 	// Disks, Trays and Interfaces are the default machine's when nil; none when
@@ -103,6 +105,9 @@ func (s *Spec) setDefaults() {
 	}
 	if s.Mode == "" {
 		s.Mode = hypervisor.FirmwareUEFI
+	}
+	if s.Modes == nil {
+		s.Modes = []hypervisor.FirmwareMode{s.Mode}
 	}
 	if s.Disks == nil {
 		s.Disks = []DiskSpec{{Name: "rootdisk", Order: 1}}

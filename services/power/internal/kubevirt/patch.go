@@ -12,6 +12,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	kvv1 "kubevirt.io/api/core/v1"
 
 	"kubevirtbmc.dev/pkg/hypervisor"
 )
@@ -62,12 +63,19 @@ func (h *Hypervisor) patch(ctx context.Context, ref hypervisor.Ref, p patch) err
 	if err != nil {
 		return translate(ctx, err)
 	}
-	err = h.await(ctx, ref, settleTimeout, func() bool {
+	return h.awaitVM(ctx, vm)
+}
+
+// awaitVM waits until the caches show that version of a machine's object, or a
+// later one; hypervisor.ErrUnseen when that takes too long.
+func (h *Hypervisor) awaitVM(ctx context.Context, vm *kvv1.VirtualMachine) error {
+	ref := hypervisor.Ref{Namespace: vm.Namespace, Name: vm.Name}
+	err := h.await(ctx, ref, settleTimeout, func() bool {
 		cached, _ := h.objects(ref)
 		return cached == nil || cached.UID != vm.UID || shows(cached.ResourceVersion, vm.ResourceVersion)
 	})
 	if errors.Is(err, errTimeout) {
-		return fmt.Errorf("%w: %w", hypervisor.ErrUnavailable, err)
+		return hypervisor.ErrUnseen
 	}
 	return err
 }

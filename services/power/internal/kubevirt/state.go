@@ -34,7 +34,11 @@ func (h *Hypervisor) SetState(ctx context.Context, ref hypervisor.Ref, old, stat
 		if len(p) == 0 {
 			return nil
 		}
-		if err = h.patch(ctx, ref, p); !errors.Is(err, hypervisor.ErrStale) {
+		err = h.patch(ctx, ref, p)
+		switch {
+		case errors.Is(err, hypervisor.ErrUnavailable) && !errors.Is(err, hypervisor.ErrUnseen):
+			return h.resolve(ctx, vm, state, err)
+		case !errors.Is(err, hypervisor.ErrStale):
 			return err
 		}
 		// A new machine gets its first annotations from KubeVirt, and a patch that
@@ -44,6 +48,17 @@ func (h *Hypervisor) SetState(ctx context.Context, ref hypervisor.Ref, old, stat
 		}
 	}
 	return hypervisor.ErrStale
+}
+
+// resolve finds out whether a write that got no answer has been carried out: the
+// API server may have done it before the connection was lost. failed is what is
+// returned when it has not, or when that can't be told either.
+func (h *Hypervisor) resolve(ctx context.Context, vm *kvv1.VirtualMachine, state []byte, failed error) error {
+	now, err := h.read(ctx, hypervisor.Ref{Namespace: vm.Namespace, Name: vm.Name})
+	if err != nil || now.UID != vm.UID || !stateIs(now, state) {
+		return failed
+	}
+	return h.awaitVM(ctx, now)
 }
 
 // read returns a machine's object from the API.

@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"time"
 
 	"kubevirtbmc.dev/pkg/callctx"
 	"kubevirtbmc.dev/pkg/hypervisor"
@@ -28,6 +30,9 @@ type BootStatus struct {
 	// Devices are in the machine's own boot order.
 	Devices []hypervisor.BootDevice
 }
+
+// undoSettle is how long a write may take to show up whose request got no answer.
+const undoSettle = 30 * time.Second
 
 // kindOf has the kind of device of each target.
 var kindOf = map[record.Target]hypervisor.DeviceKind{
@@ -49,8 +54,11 @@ type bootMethod interface {
 	takeBack(m *hypervisor.Machine, failed, earlier *record.Override) *record.Override
 	// used tells whether a one-time override has been used.
 	used(m *hypervisor.Machine, o *record.Override) bool
-	// own returns the orders that the machine has without the override.
-	own(m *hypervisor.Machine, o *record.Override) map[string]int
+	// own returns the orders and the firmware mode that the machine has without
+	// the override.
+	own(m *hypervisor.Machine, o *record.Override) (map[string]int, hypervisor.FirmwareMode)
+	// rebase returns the override over another firmware mode of the machine's own.
+	rebase(m *hypervisor.Machine, o *record.Override, mode hypervisor.FirmwareMode) *record.Override
 	// settle brings machine and override together, one step at a time; settled
 	// when there is nothing to do.
 	settle(ctx context.Context, m *hypervisor.Machine, o *record.Override) (settled bool, err error)
@@ -62,14 +70,13 @@ func (e *Engine) BootStatus(ref hypervisor.Ref) (*BootStatus, error) {
 	if err != nil {
 		return nil, err
 	}
+	orders, mode := e.boot.own(m, rec.Override)
 	status := &BootStatus{
 		Override: e.inForce(m, rec.Override),
-		Mode:     m.Firmware.Mode,
-		Devices:  bootorder.Sort(m.Devices, e.boot.own(m, rec.Override)),
+		Mode:     mode,
+		Modes:    m.Firmware.Modes,
+		Devices:  bootorder.Sort(m.Devices, orders),
 		Targets:  []record.Target{record.TargetNone},
-	}
-	if m.Firmware.Mode != "" {
-		status.Modes = []hypervisor.FirmwareMode{m.Firmware.Mode}
 	}
 	if !m.Firmware.KernelBoot {
 		for _, target := range []record.Target{record.TargetPXE, record.TargetHDD, record.TargetCD} {
@@ -114,15 +121,26 @@ func hasKind(m *hypervisor.Machine, kind hypervisor.DeviceKind) bool {
 // SetOverride replaces a machine's boot override. When it fails the earlier one
 // still stands.
 func (e *Engine) SetOverride(ctx context.Context, ref hypervisor.Ref, wanted record.Override) error {
-	entry := e.entry(ref)
-	entry.work.Lock()
-	defer entry.work.Unlock()
 	wanted.ID = rand.Text()
-	if wanted.Persistence == record.Disabled || wanted.Target == record.TargetNone {
-		wanted.Stage = record.Idle
+	return e.settled(ctx, ref, func() error { return e.setOverride(ctx, ref, wanted) })
+}
+
+// SetFirmwareMode changes a machine's own firmware mode, for its next instance
+// on. An override under way takes the mode too.
+func (e *Engine) SetFirmwareMode(ctx context.Context, ref hypervisor.Ref, mode hypervisor.FirmwareMode) error {
+	return e.settled(ctx, ref, func() error { return e.setFirmwareMode(ctx, ref, mode) })
+}
+
+// settled calls set while nobody else works on the machine, again where the
+// machine has changed in the meantime.
+func (e *Engine) settled(ctx context.Context, ref hypervisor.Ref, set func() error) error {
+	entry := e.entry(ref)
+	if err := entry.lock(ctx); err != nil {
+		return err
 	}
+	defer entry.unlock()
 	for range writeAttempts {
-		err := e.setOverride(ctx, ref, wanted)
+		err := set()
 		if errors.Is(err, hypervisor.ErrStale) && ctx.Err() == nil {
 			continue
 		}
@@ -138,44 +156,101 @@ func (e *Engine) setOverride(ctx context.Context, ref hypervisor.Ref, wanted rec
 			return err
 		}
 		earlier = rec.Override
-		next := wanted
-		if next.Stage != record.Idle {
+		if _, own := e.boot.own(m, earlier); acts(&wanted, own) {
+			next := wanted
 			e.boot.arm(m, &next, earlier)
 			rec.Override = &next
 			return nil
 		}
-		rec.Override = idle(&next)
+		rec.Override = idle(&wanted)
 		if earlier.Active() {
 			rec.Override = e.boot.clear(earlier, rec.Override)
 		}
+		return nil
+	})
+	switch {
+	case errors.Is(err, hypervisor.ErrUnseen):
+		// It is recorded, and comes before any action that is recorded later.
+		err = nil
+	case errors.Is(err, hypervisor.ErrUnavailable), err != nil && ctx.Err() != nil:
+		e.takeBack(ctx, ref, wanted.ID, earlier)
+		return err
+	case err == nil:
+		err = e.bringIn(ctx, ref)
+		if err != nil && !errors.Is(err, hypervisor.ErrNotFound) {
+			e.takeBack(ctx, ref, wanted.ID, earlier)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	e.logger(ref).Info("boot override set", slog.String(logkey.Request, callctx.RequestID(ctx)),
+		slog.String(logkey.Action, string(wanted.Persistence)+" "+string(wanted.Target)))
+	e.queue.add(ref)
+	return nil
+}
+
+// bringIn brings machine and override together as far as that goes now.
+func (e *Engine) bringIn(ctx context.Context, ref hypervisor.Ref) error {
+	for {
+		m, rec, err := e.read(ref)
+		if err != nil {
+			return err
+		}
+		if !rec.Override.Active() {
+			return nil
+		}
+		settled, err := e.boot.settle(ctx, m, rec.Override)
+		if err != nil || settled {
+			return err
+		}
+	}
+}
+
+func (e *Engine) setFirmwareMode(ctx context.Context, ref hypervisor.Ref, mode hypervisor.FirmwareMode) error {
+	var changed bool
+	err := e.update(ctx, ref, func(m *hypervisor.Machine, rec *record.Record) error {
+		changed = false
+		if !slices.Contains(m.Firmware.Modes, mode) {
+			return fmt.Errorf("%s on a machine with %s: %w", mode, m.Firmware.Mode, ErrBootMode)
+		}
+		_, own := e.boot.own(m, rec.Override)
+		changed = own != mode
+		if !rec.Override.Active() {
+			return errUnchanged
+		}
+		rec.Override = e.boot.rebase(m, rec.Override, mode)
 		return nil
 	})
 	if err != nil {
 		return err
 	}
 	m, rec, err := e.read(ref)
+	switch {
+	case err != nil:
+		return err
+	case rec.Override.Active():
+		err = e.bringIn(ctx, ref)
+	case changed:
+		within, cancel := context.WithTimeout(ctx, verbTimeout)
+		defer cancel()
+		err = e.hypervisor.SetBoot(within, ref, m.ResourceVersion, nil, mode)
+	}
 	if err != nil {
 		return err
 	}
-	for rec.Override.Active() {
-		settled, err := e.boot.settle(ctx, m, rec.Override)
-		if err != nil {
-			if !errors.Is(err, hypervisor.ErrNotFound) {
-				e.takeBack(ctx, ref, wanted.ID, earlier)
-			}
-			return err
-		}
-		if settled {
-			break
-		}
-		if m, rec, err = e.read(ref); err != nil {
-			return err
-		}
-	}
-	e.logger(ref).Info("boot override set", slog.String(logkey.Request, callctx.RequestID(ctx)),
-		slog.String(logkey.Action, string(wanted.Persistence)+" "+string(wanted.Target)))
+	e.logger(ref).Info("firmware mode set", slog.String(logkey.Request, callctx.RequestID(ctx)), slog.String(logkey.Action, string(mode)))
 	e.queue.add(ref)
 	return nil
+}
+
+// acts tells whether an override does anything to a machine whose own firmware
+// mode is that.
+func acts(o *record.Override, own hypervisor.FirmwareMode) bool {
+	if o.Persistence == record.Disabled {
+		return false
+	}
+	return o.Target != record.TargetNone || o.Mode != "" && o.Mode != own
 }
 
 // idle is what stays of an override without effect: the flags that a client
@@ -194,7 +269,7 @@ func check(m *hypervisor.Machine, o *record.Override) error {
 	if o.Persistence == record.Disabled {
 		return nil
 	}
-	if o.Mode != "" && o.Mode != m.Firmware.Mode {
+	if o.Mode != "" && !slices.Contains(m.Firmware.Modes, o.Mode) {
 		return fmt.Errorf("%s on a machine with %s: %w", o.Mode, m.Firmware.Mode, ErrBootMode)
 	}
 	if o.Target == record.TargetNone {
@@ -209,22 +284,75 @@ func check(m *hypervisor.Machine, o *record.Override) error {
 	return nil
 }
 
+// undo is what has to be done about an override that could not be set.
+type undo struct {
+	id      string
+	earlier *record.Override
+	// until is how long a write whose fate is unknown may still show up.
+	until time.Time
+}
+
 // takeBack puts the earlier override into the record again after the new one
-// could not be brought into the template. The template may show the new one all
-// the same, so what is recorded brings it back.
+// could not be recorded or brought into the template. Record and template may
+// show the new one all the same, now or later, so this goes on until the earlier
+// one is certain to be there.
 func (e *Engine) takeBack(ctx context.Context, ref hypervisor.Ref, id string, earlier *record.Override) {
-	err := e.update(context.WithoutCancel(ctx), ref, func(m *hypervisor.Machine, rec *record.Record) error {
-		o := rec.Override
-		if o == nil || o.ID != id && (o.Stage != record.Restoring || earlier == nil || o.ID != earlier.ID) {
+	entry := e.entry(ref)
+	entry.mu.Lock()
+	entry.undo = &undo{id: id, earlier: earlier, until: time.Now().Add(undoSettle)}
+	entry.mu.Unlock()
+	e.undone(context.WithoutCancel(ctx), ref)
+	e.queue.add(ref)
+}
+
+// undone takes the next step of an undo and returns when to look again; failed
+// when it has to come before other work on the machine.
+func (e *Engine) undone(ctx context.Context, ref hypervisor.Ref) (again time.Duration, failed bool) {
+	entry := e.entry(ref)
+	entry.mu.Lock()
+	u := entry.undo
+	entry.mu.Unlock()
+	if u == nil {
+		return 0, false
+	}
+	over := false
+	err := e.update(ctx, ref, func(m *hypervisor.Machine, rec *record.Record) error {
+		over = true
+		switch o := rec.Override; {
+		case o != nil && o.ID == u.id:
+		case o != nil && u.earlier != nil && o.ID == u.earlier.ID && o.Stage == record.Restoring && u.earlier.Stage != record.Restoring:
+			// The new one was to clear it.
+		case sameOverride(o, u.earlier):
+			over = time.Now().After(u.until)
+			return errUnchanged
+		default: // Another one has come since.
 			return errUnchanged
 		}
-		rec.Override = e.boot.takeBack(m, o, earlier)
+		rec.Override = e.boot.takeBack(m, rec.Override, u.earlier)
 		return nil
 	})
-	if err != nil {
-		e.logger(ref).Warn("can't take boot override back", slog.String(logkey.Error, err.Error()))
+	switch {
+	case errors.Is(err, hypervisor.ErrNotFound):
+		over = true
+	case err != nil && !errors.Is(err, hypervisor.ErrUnseen):
+		return e.retry(ref, "take boot override back", err), true
 	}
-	e.queue.add(ref)
+	if !over {
+		return undoSettle / 10, false
+	}
+	entry.mu.Lock()
+	defer entry.mu.Unlock()
+	if entry.undo == u {
+		entry.undo = nil
+	}
+	return 0, false
+}
+
+func sameOverride(a, b *record.Override) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.ID == b.ID
 }
 
 // updateOverride changes an override that still is the one that was read.

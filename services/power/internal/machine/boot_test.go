@@ -494,3 +494,135 @@ func TestEngine_onceIsUsedInSpiteOfAnEdit(t *testing.T) {
 		b.bootedFrom("rootdisk")
 	})
 }
+
+// bothModes is a machine whose owner has not settled its firmware mode.
+var bothModes = simulator.Spec{
+	Mode:  hypervisor.FirmwareBIOS,
+	Modes: []hypervisor.FirmwareMode{hypervisor.FirmwareBIOS, hypervisor.FirmwareUEFI},
+	Trays: []simulator.TraySpec{{Name: "cdrom", Volume: "iso"}},
+}
+
+func (b *bed) set(o record.Override) {
+	b.Helper()
+	if err := b.engine.SetOverride(b.Context(), ref, o); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// modes expects the mode of the template, of the running instance, and the one
+// that clients see as the machine's own.
+func (b *bed) modes(template, instance, own hypervisor.FirmwareMode) {
+	b.Helper()
+	b.settle()
+	m := b.get()
+	status, err := b.engine.BootStatus(ref)
+	if err != nil {
+		b.Fatal(err)
+	}
+	got := [3]hypervisor.FirmwareMode{m.Firmware.Mode, "", status.Mode}
+	if m.Instance != nil {
+		got[1] = m.Instance.Mode
+	}
+	if want := [3]hypervisor.FirmwareMode{template, instance, own}; got != want {
+		b.Fatalf("template, instance and own mode are %v, want %v", got, want)
+	}
+}
+
+func TestEngine_firmwareModeOnce(t *testing.T) {
+	t.Parallel()
+	const bios, uefi = hypervisor.FirmwareBIOS, hypervisor.FirmwareUEFI
+	for name, target := range map[string]record.Target{"with a device": record.TargetCD, "alone": record.TargetNone} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, bothModes, func(b *bed) {
+				b.do(transition.ActionOn)
+				b.set(record.Override{Persistence: record.Once, Target: target, Mode: uefi})
+				b.override(record.Once)
+				b.modes(uefi, bios, bios)
+				b.do(transition.ActionForceRestart)
+				b.override(record.Disabled)
+				b.modes(bios, uefi, bios)
+				b.orders(own)
+				b.do(transition.ActionForceRestart)
+				b.modes(bios, bios, bios)
+				b.bootedFrom("rootdisk")
+			})
+		})
+	}
+}
+
+func TestEngine_firmwareModeContinuous(t *testing.T) {
+	t.Parallel()
+	const bios, uefi = hypervisor.FirmwareBIOS, hypervisor.FirmwareUEFI
+	bubble(t, bothModes, func(b *bed) {
+		b.set(record.Override{Persistence: record.Continuous, Target: record.TargetCD, Mode: uefi})
+		for range 2 {
+			b.do(transition.ActionOn)
+			b.modes(uefi, uefi, bios)
+			b.do(transition.ActionForceOff)
+		}
+		// Another override over it, which has no mode: the machine's own comes back.
+		b.set(record.Override{Persistence: record.Once, Target: record.TargetPXE})
+		b.modes(bios, "", bios)
+		b.do(transition.ActionOn)
+		b.bootedFrom("default")
+		b.orders(own)
+		b.set(record.Override{Persistence: record.Continuous, Target: record.TargetHDD, Mode: uefi})
+		b.arm(record.Disabled, record.TargetNone)
+		b.modes(bios, bios, bios)
+		b.orders(own)
+	})
+}
+
+func TestEngine_firmwareModeOfItsOwn(t *testing.T) {
+	t.Parallel()
+	const bios, uefi = hypervisor.FirmwareBIOS, hypervisor.FirmwareUEFI
+	mode := func(b *bed, mode hypervisor.FirmwareMode) {
+		b.Helper()
+		if err := b.engine.SetFirmwareMode(b.Context(), ref, mode); err != nil {
+			b.Fatal(err)
+		}
+	}
+	bubble(t, bothModes, func(b *bed) {
+		b.do(transition.ActionOn)
+		mode(b, uefi)
+		b.modes(uefi, bios, uefi)
+		b.do(transition.ActionForceRestart)
+		b.modes(uefi, uefi, uefi)
+		// It stays when an override comes and goes.
+		b.arm(record.Once, record.TargetCD)
+		b.do(transition.ActionForceRestart)
+		b.modes(uefi, uefi, uefi)
+		b.orders(own)
+		// An override under way takes it too.
+		b.set(record.Override{Persistence: record.Continuous, Target: record.TargetCD, Mode: uefi})
+		mode(b, bios)
+		b.modes(bios, uefi, bios)
+		status, err := b.engine.BootStatus(ref)
+		if err != nil || status.Override.Mode != bios {
+			b.Fatalf("the override has mode %s (%v), want %s", status.Override.Mode, err, bios)
+		}
+		b.arm(record.Disabled, record.TargetNone)
+		b.modes(bios, uefi, bios)
+		b.orders(own)
+	})
+}
+
+func TestEngine_firmwareModeRefused(t *testing.T) {
+	t.Parallel()
+	bubble(t, withISO, func(b *bed) {
+		version := b.get().ResourceVersion
+		err := b.engine.SetOverride(b.Context(), ref, record.Override{
+			Persistence: record.Once, Target: record.TargetCD, Mode: hypervisor.FirmwareBIOS,
+		})
+		if !errors.Is(err, machine.ErrBootMode) {
+			b.Errorf("override: got error %v, want %v", err, machine.ErrBootMode)
+		}
+		if err := b.engine.SetFirmwareMode(b.Context(), ref, hypervisor.FirmwareBIOS); !errors.Is(err, machine.ErrBootMode) {
+			b.Errorf("mode: got error %v, want %v", err, machine.ErrBootMode)
+		}
+		if got := b.get().ResourceVersion; got != version {
+			b.Error("what was refused has changed the machine")
+		}
+	})
+}

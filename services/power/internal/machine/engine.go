@@ -88,8 +88,8 @@ type Engine struct {
 
 // entry is what an engine remembers of a machine while it lives.
 type entry struct {
-	// work is held for a step, and for a boot override while it is set.
-	work sync.Mutex
+	// work has room for whoever takes a step or sets what the machine boots from.
+	work chan struct{}
 
 	mu      sync.Mutex
 	timer   *time.Timer
@@ -101,7 +101,22 @@ type entry struct {
 	// failures counts refusals of the hypervisor in a row, trouble is the last.
 	failures int
 	trouble  string
+	// undo is an override that could not be set and may be there all the same;
+	// nil when there is none.
+	undo *undo
 }
+
+// lock waits until nobody else works on the machine.
+func (e *entry) lock(ctx context.Context) error {
+	select {
+	case e.work <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (e *entry) unlock() { <-e.work }
 
 // New makes an engine. Run makes it work.
 func New(config Config) *Engine {
@@ -197,7 +212,7 @@ func (e *Engine) entry(ref hypervisor.Ref) *entry {
 	defer e.mu.Unlock()
 	found := e.entries[ref]
 	if found == nil {
-		found = &entry{}
+		found = &entry{work: make(chan struct{}, 1)}
 		e.entries[ref] = found
 	}
 	return found

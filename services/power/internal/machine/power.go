@@ -34,11 +34,11 @@ func (e *Engine) Transition(ctx context.Context, ref hypervisor.Ref, action tran
 	}
 	changes, cancel := e.Follow(ref)
 	defer cancel()
-	own, err := e.accept(ctx, ref, action)
+	own, unseen, err := e.accept(ctx, ref, action)
 	if err != nil {
 		return nil, err
 	}
-	if own.Active() && wait > 0 {
+	if own.Active() && wait > 0 && !unseen {
 		own, err = e.await(ctx, ref, own, wait, changes)
 		if err != nil {
 			return nil, err
@@ -54,13 +54,14 @@ func (e *Engine) Transition(ctx context.Context, ref hypervisor.Ref, action tran
 	return status, nil
 }
 
-// accept writes an action down as the machine's operation.
-func (e *Engine) accept(ctx context.Context, ref hypervisor.Ref, action transition.Action) (*record.Operation, error) {
-	var own, replaced *record.Operation
+// accept writes an action down as the machine's operation. It is unseen when the
+// cache does not show that yet.
+func (e *Engine) accept(ctx context.Context, ref hypervisor.Ref, action transition.Action) (own *record.Operation, unseen bool, err error) {
+	var replaced *record.Operation
 	id := rand.Text()
 	// Before it is written: a worker may see it at once.
 	e.hold(ref, id)
-	err := e.update(ctx, ref, func(m *hypervisor.Machine, rec *record.Record) error {
+	err = e.update(ctx, ref, func(m *hypervisor.Machine, rec *record.Record) error {
 		own, replaced = nil, nil
 		latest := rec.Power.Operation
 		var current transition.Goal
@@ -108,11 +109,16 @@ func (e *Engine) accept(ctx context.Context, ref hypervisor.Ref, action transiti
 		rec.Power.Operation = own
 		return nil
 	})
+	unseen = errors.Is(err, hypervisor.ErrUnseen)
+	if unseen {
+		// It is written, and so it will be carried out.
+		err = nil
+	}
 	if err != nil || own.ID != id || !own.Active() {
 		e.letGo(ref, id)
 	}
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if replaced != nil {
 		replaced.Phase = record.Superseded
@@ -124,7 +130,7 @@ func (e *Engine) accept(ctx context.Context, ref hypervisor.Ref, action transiti
 		e.operationLogger(ref, own).Info("operation accepted", slog.String(logkey.Action, string(action)))
 		e.queue.add(ref)
 	}
-	return own, nil
+	return own, unseen, nil
 }
 
 // deadline is how long a goal may take.
@@ -189,8 +195,10 @@ func (e *Engine) outcome(ref hypervisor.Ref, op *record.Operation) *record.Opera
 // reconcile takes the next step for a machine and returns when to look again.
 func (e *Engine) reconcile(ctx context.Context, ref hypervisor.Ref) time.Duration {
 	entry := e.entry(ref)
-	entry.work.Lock()
-	defer entry.work.Unlock()
+	if err := entry.lock(ctx); err != nil {
+		return 0
+	}
+	defer entry.unlock()
 
 	m, rec, err := e.read(ref)
 	switch {
@@ -203,6 +211,23 @@ func (e *Engine) reconcile(ctx context.Context, ref hypervisor.Ref) time.Duratio
 	}
 	e.observe(m, rec)
 
+	undoing, failed := e.undone(ctx, ref)
+	if failed {
+		return undoing
+	}
+	again := e.next(ctx, m.Ref)
+	if undoing > 0 && (again == 0 || undoing < again) {
+		return undoing
+	}
+	return again
+}
+
+// next takes the next step for a machine, its boot override first.
+func (e *Engine) next(ctx context.Context, ref hypervisor.Ref) time.Duration {
+	m, rec, err := e.read(ref)
+	if err != nil {
+		return e.retry(ref, "read machine", err)
+	}
 	if rec.Override.Active() {
 		settled, err := e.boot.settle(ctx, m, rec.Override)
 		if err != nil {

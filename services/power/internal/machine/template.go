@@ -4,6 +4,7 @@
 package machine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -18,15 +19,36 @@ import (
 // again: for hypervisors where nothing can change an instance as it is made.
 type templatePatch struct{ engine *Engine }
 
-func (templatePatch) arm(m *hypervisor.Machine, next, earlier *record.Override) {
+func (t templatePatch) arm(m *hypervisor.Machine, next, earlier *record.Override) {
 	next.Stage = record.Arming
 	next.InstanceUID = ""
 	if m.Instance != nil {
 		next.InstanceUID = m.Instance.UID
 	}
 	next.Before = bootorder.Orders(m.Devices)
-	next.Own = templatePatch{}.own(m, earlier)
-	next.Planned = bootorder.Plan(m.Devices, next.Own, kindOf[next.Target])
+	own, mode := t.own(m, earlier)
+	next.Own = own
+	next.Planned = plan(m, next.Target, own)
+	planMode(m, next, mode)
+}
+
+// plan returns the orders that a target asks for; nil when the machine has no
+// such device.
+func plan(m *hypervisor.Machine, target record.Target, own map[string]int) map[string]int {
+	if target == record.TargetNone {
+		return own
+	}
+	return bootorder.Plan(m.Devices, own, kindOf[target])
+}
+
+// planMode says in an override which firmware mode it wants over the machine's
+// own, unless the template has that already and keeps it.
+func planMode(m *hypervisor.Machine, o *record.Override, own hypervisor.FirmwareMode) {
+	wanted := cmp.Or(o.Mode, own)
+	o.OwnMode, o.PlannedMode = "", ""
+	if wanted != own || m.Firmware.Mode != own {
+		o.OwnMode, o.PlannedMode = own, wanted
+	}
 }
 
 func (templatePatch) clear(earlier, rest *record.Override) *record.Override {
@@ -38,7 +60,7 @@ func (templatePatch) clear(earlier, rest *record.Override) *record.Override {
 
 // takeBack: the template may have the orders of either, whatever the caller was
 // told.
-func (templatePatch) takeBack(m *hypervisor.Machine, failed, earlier *record.Override) *record.Override {
+func (t templatePatch) takeBack(m *hypervisor.Machine, failed, earlier *record.Override) *record.Override {
 	back := *failed
 	back.Stage = record.Restoring
 	switch {
@@ -49,7 +71,7 @@ func (templatePatch) takeBack(m *hypervisor.Machine, failed, earlier *record.Ove
 		back.Next = earlier.Next
 		return &back
 	}
-	own := templatePatch{}.own(m, failed)
+	own, mode := t.own(m, failed)
 	back = *earlier
 	back.Stage = record.Arming
 	back.Before = failed.Planned
@@ -58,34 +80,50 @@ func (templatePatch) takeBack(m *hypervisor.Machine, failed, earlier *record.Ove
 		back.Before = own
 	}
 	back.Own = own
-	if planned := bootorder.Plan(m.Devices, own, kindOf[back.Target]); planned != nil {
+	if planned := plan(m, back.Target, own); planned != nil {
 		back.Planned = planned
 	}
+	back.OwnMode, back.PlannedMode = mode, cmp.Or(back.Mode, mode)
 	return &back
 }
 
+func (templatePatch) rebase(m *hypervisor.Machine, o *record.Override, mode hypervisor.FirmwareMode) *record.Override {
+	based := *o
+	if based.Mode != "" {
+		based.Mode = mode
+	}
+	based.OwnMode, based.PlannedMode = mode, mode
+	if based.Stage == record.Armed {
+		based.Stage = record.Arming
+		based.Before = bootorder.Orders(m.Devices)
+	}
+	return &based
+}
+
 // used: an instance that came after the override was armed boots first from the
-// device that the override chose, and has a guest that runs or has run.
+// device that the override chose, in its firmware mode, and has a guest that
+// runs or has run.
 func (templatePatch) used(m *hypervisor.Machine, o *record.Override) bool {
 	i := m.Instance
 	return o.Active() && o.Persistence == record.Once && i != nil && i.UID != o.InstanceUID &&
 		(i.Phase == hypervisor.PhaseSucceeded || !i.Started.IsZero()) &&
-		bootorder.SameFirst(i.BootOrder, o.Planned)
+		(o.Target == record.TargetNone || bootorder.SameFirst(i.BootOrder, o.Planned)) &&
+		(o.PlannedMode == "" || i.Mode == o.PlannedMode)
 }
 
-func (templatePatch) own(m *hypervisor.Machine, o *record.Override) map[string]int {
+func (templatePatch) own(m *hypervisor.Machine, o *record.Override) (map[string]int, hypervisor.FirmwareMode) {
 	if o.Active() {
-		return bootorder.Restore(m.Devices, o.Own, o.Planned, o.Before)
+		return bootorder.Restore(m.Devices, o.Own, o.Planned, o.Before), cmp.Or(o.OwnMode, m.Firmware.Mode)
 	}
-	return bootorder.Orders(m.Devices)
+	return bootorder.Orders(m.Devices), m.Firmware.Mode
 }
 
 func (t templatePatch) settle(ctx context.Context, m *hypervisor.Machine, o *record.Override) (settled bool, err error) {
 	e, ref := t.engine, m.Ref
 	switch o.Stage {
 	case record.Arming:
-		own := t.own(m, o)
-		planned := bootorder.Plan(m.Devices, own, kindOf[o.Target])
+		own, _ := t.own(m, o)
+		planned := plan(m, o.Target, own)
 		if planned == nil {
 			// The device has gone since.
 			return false, e.updateOverride(ctx, ref, o, func(o *record.Override) { o.Stage = record.Restoring })
@@ -94,8 +132,8 @@ func (t templatePatch) settle(ctx context.Context, m *hypervisor.Machine, o *rec
 			// Somebody has changed the template since it was recorded.
 			return false, e.updateOverride(ctx, ref, o, func(o *record.Override) { o.Own, o.Planned = own, planned })
 		}
-		if !bootorder.Equal(m.Devices, planned) {
-			return false, t.setBoot(ctx, m, planned)
+		if !shows(m, planned, o.PlannedMode) {
+			return false, t.setBoot(ctx, m, planned, o.PlannedMode)
 		}
 		return false, e.updateOverride(ctx, ref, o, func(o *record.Override) {
 			o.Stage = record.Armed
@@ -108,8 +146,8 @@ func (t templatePatch) settle(ctx context.Context, m *hypervisor.Machine, o *rec
 		e.logger(ref).Info("boot override used", slog.String(logkey.Action, string(o.Target)))
 		return false, e.updateOverride(ctx, ref, o, func(o *record.Override) { o.Stage = record.Restoring })
 	case record.Restoring:
-		if own := t.own(m, o); !bootorder.Equal(m.Devices, own) {
-			return false, t.setBoot(ctx, m, own)
+		if own, _ := t.own(m, o); !shows(m, own, o.OwnMode) {
+			return false, t.setBoot(ctx, m, own, o.OwnMode)
 		}
 		return false, e.update(ctx, ref, func(_ *hypervisor.Machine, rec *record.Record) error {
 			if rec.Override == nil || rec.Override.ID != o.ID || rec.Override.Stage != record.Restoring {
@@ -123,12 +161,18 @@ func (t templatePatch) settle(ctx context.Context, m *hypervisor.Machine, o *rec
 	}
 }
 
-// setBoot writes orders to the template; a template that has changed since it
+// shows tells whether the template has the orders and the mode, unless that is
+// empty.
+func shows(m *hypervisor.Machine, orders map[string]int, mode hypervisor.FirmwareMode) bool {
+	return bootorder.Equal(m.Devices, orders) && (mode == "" || m.Firmware.Mode == mode)
+}
+
+// setBoot writes orders and mode to the template; a template that has changed since it
 // was read is looked at again.
-func (t templatePatch) setBoot(ctx context.Context, m *hypervisor.Machine, orders map[string]int) error {
+func (t templatePatch) setBoot(ctx context.Context, m *hypervisor.Machine, orders map[string]int, mode hypervisor.FirmwareMode) error {
 	ctx, cancel := context.WithTimeout(ctx, verbTimeout)
 	defer cancel()
-	err := t.engine.hypervisor.SetBoot(ctx, m.Ref, m.ResourceVersion, orders, "")
+	err := t.engine.hypervisor.SetBoot(ctx, m.Ref, m.ResourceVersion, orders, mode)
 	if errors.Is(err, hypervisor.ErrStale) {
 		return nil
 	}

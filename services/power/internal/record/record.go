@@ -133,6 +133,10 @@ type Override struct {
 	// device without an order has 0.
 	Own     map[string]int `json:"own,omitempty"`
 	Planned map[string]int `json:"planned,omitempty"`
+	// OwnMode and PlannedMode are the same for the firmware mode; empty where the
+	// override leaves it alone.
+	OwnMode     hypervisor.FirmwareMode `json:"ownMode,omitempty"`
+	PlannedMode hypervisor.FirmwareMode `json:"plannedMode,omitempty"`
 	// Before are the template's orders when the override was recorded, as an
 	// earlier override had left them; kept until it is armed.
 	Before map[string]int `json:"before,omitempty"`

@@ -1,0 +1,145 @@
+// SPDX-FileCopyrightText: The KubeVirtBMC Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package machine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"kubevirtbmc.dev/pkg/hypervisor"
+	"kubevirtbmc.dev/pkg/hypervisor/simulator"
+	"kubevirtbmc.dev/services/power/internal/record"
+	"kubevirtbmc.dev/services/power/internal/transition"
+)
+
+// doubtful answers a write of the state that succeeded with an error, once.
+type doubtful struct {
+	*simulator.Simulator
+	answer atomic.Pointer[error]
+}
+
+func (d *doubtful) SetState(ctx context.Context, ref hypervisor.Ref, old, state []byte) error {
+	err := d.Simulator.SetState(ctx, ref, old, state)
+	if answer := d.answer.Swap(nil); err == nil && answer != nil {
+		return *answer
+	}
+	return err
+}
+
+// onDoubtful replaces the bed's engine by one whose next write is answered so.
+func (b *bed) onDoubtful() *doubtful {
+	b.Helper()
+	b.kill()
+	d := &doubtful{Simulator: b.simulator}
+	b.start(d, "holder")
+	synctest.Wait()
+	return d
+}
+
+var errLost = fmt.Errorf("%w: the answer was lost", hypervisor.ErrUnavailable)
+
+// TestEngine_unseenIsAccepted: what is written down is going to be carried out,
+// so it is not refused.
+func TestEngine_unseenIsAccepted(t *testing.T) {
+	t.Parallel()
+	bubble(t, withISO, func(b *bed) {
+		b.do(transition.ActionOn)
+		d := b.onDoubtful()
+		d.answer.Store(&hypervisor.ErrUnseen)
+		if op := b.ask(transition.ActionForceOff).Operation; !op.Active() || op.Action != transition.ActionForceOff {
+			b.Errorf("got operation %+v, want the one that was asked for", op)
+		}
+		b.settle()
+		b.state(transition.Absent)
+		d.answer.Store(&hypervisor.ErrUnseen)
+		b.arm(record.Once, record.TargetCD)
+		b.do(transition.ActionOn)
+		b.bootedFrom("cdrom")
+	})
+}
+
+// TestEngine_doubtfulOverrideLeavesNothing: an override that was refused does not
+// count although its write went through.
+func TestEngine_doubtfulOverrideLeavesNothing(t *testing.T) {
+	t.Parallel()
+	for name, earlier := range map[string]record.Persistence{"none before": record.Disabled, "one before": record.Continuous} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, withISO, func(b *bed) {
+				target := record.TargetNone
+				if earlier != record.Disabled {
+					target = record.TargetPXE
+				}
+				b.arm(earlier, target)
+				before := b.get().Devices
+				d := b.onDoubtful()
+				d.answer.Store(&errLost)
+				err := b.engine.SetOverride(b.Context(), ref, record.Override{Persistence: record.Once, Target: record.TargetCD})
+				if !errors.Is(err, hypervisor.ErrUnavailable) {
+					b.Fatalf("got error %v, want %v", err, hypervisor.ErrUnavailable)
+				}
+				b.settle()
+				b.override(earlier)
+				for n, d := range b.get().Devices {
+					if d.Order != before[n].Order {
+						b.Errorf("device %s has order %d, had %d", d.Name, d.Order, before[n].Order)
+					}
+				}
+				// Nothing of it is left that would hinder the next.
+				b.arm(record.Once, record.TargetCD)
+				b.do(transition.ActionOn)
+				b.bootedFrom("cdrom")
+			})
+		})
+	}
+}
+
+// stuck holds SetBoot up until it is let go.
+type stuck struct {
+	*simulator.Simulator
+	entered, leave chan struct{}
+}
+
+func (s *stuck) SetBoot(ctx context.Context, ref hypervisor.Ref, version string, orders map[string]int, mode hypervisor.FirmwareMode) error {
+	s.entered <- struct{}{}
+	select {
+	case <-s.leave:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return s.Simulator.SetBoot(ctx, ref, version, orders, mode)
+}
+
+// TestEngine_overrideWaitsNoLongerThanItsCaller: a step that is being taken for
+// the machine does not hold a caller up past its own time.
+func TestEngine_overrideWaitsNoLongerThanItsCaller(t *testing.T) {
+	t.Parallel()
+	bubble(t, withISO, func(b *bed) {
+		b.kill()
+		s := &stuck{Simulator: b.simulator, entered: make(chan struct{}), leave: make(chan struct{})}
+		b.start(s, "holder")
+		first := make(chan error, 1)
+		go func() {
+			first <- b.engine.SetOverride(b.Context(), ref, record.Override{Persistence: record.Once, Target: record.TargetCD})
+		}()
+		<-s.entered
+		ctx, cancel := context.WithTimeout(b.Context(), 3*time.Second)
+		defer cancel()
+		began := time.Now()
+		err := b.engine.SetOverride(ctx, ref, record.Override{Persistence: record.Once, Target: record.TargetPXE})
+		if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != 3*time.Second {
+			b.Errorf("after %s: %v", time.Since(began), err)
+		}
+		close(s.leave)
+		if err := <-first; err != nil {
+			b.Error(err)
+		}
+		b.override(record.Once)
+	})
+}
