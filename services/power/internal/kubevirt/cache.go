@@ -148,7 +148,17 @@ func (h *Hypervisor) vmChanged(object any, deleted bool) {
 		delete(h.snapshots, ref)
 		h.mu.Unlock()
 	}
+	if !deleted && !expanded(vm, h.sighting(ref)) {
+		h.expansions.Add(ref)
+	}
 	h.notify(ref)
+}
+
+// sighting returns what is remembered of a machine; nil when nothing.
+func (h *Hypervisor) sighting(ref hypervisor.Ref) *sighting {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	return h.sightings[ref]
 }
 
 // vmiChanged is told of each change of an instance's object.

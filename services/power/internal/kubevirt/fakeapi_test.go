@@ -22,6 +22,8 @@ import (
 	kvv1 "kubevirt.io/api/core/v1"
 )
 
+const resourceVMs = "virtualmachines"
+
 // fakeAPI is an API server with VirtualMachines and VirtualMachineInstances: it
 // lists, watches, patches and deletes as a real one does, with the same patch
 // library. What KubeVirt does with the objects is up to the test.
@@ -30,6 +32,8 @@ type fakeAPI struct {
 	config *rest.Config
 	// subresource answers PUT requests; nil: 202.
 	subresource func(resource, name, verb string, body []byte) (int, *metav1.Status)
+	// expand answers GET requests for a machine's expanded spec; nil: 500.
+	expand func(vm *kvv1.VirtualMachine) *kvv1.VirtualMachine
 
 	mu      sync.Mutex
 	version int
@@ -150,6 +154,10 @@ func (a *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (a *fakeAPI) serveSubresource(w http.ResponseWriter, r *http.Request, parts []string) {
+	if r.Method == http.MethodGet && parts[2] == "expand-spec" {
+		a.serveExpanded(w, parts[1])
+		return
+	}
 	body, _ := io.ReadAll(r.Body)
 	code, status := http.StatusAccepted, (*metav1.Status)(nil)
 	if a.subresource != nil {
@@ -160,6 +168,22 @@ func (a *fakeAPI) serveSubresource(w http.ResponseWriter, r *http.Request, parts
 		return
 	}
 	w.WriteHeader(code)
+}
+
+func (a *fakeAPI) serveExpanded(w http.ResponseWriter, name string) {
+	a.mu.Lock()
+	document, err := json.Marshal(a.objects[key(resourceVMs, ref.Namespace, name)])
+	expand := a.expand
+	a.mu.Unlock()
+	var vm kvv1.VirtualMachine
+	if err == nil {
+		err = json.Unmarshal(document, &vm)
+	}
+	if err != nil || expand == nil {
+		refuse(w, http.StatusInternalServerError, &metav1.Status{Reason: metav1.StatusReasonInternalError, Message: "no such instance type"})
+		return
+	}
+	answer(w, expand(&vm))
 }
 
 func (a *fakeAPI) serveList(w http.ResponseWriter, resource string) {

@@ -24,13 +24,14 @@ const (
 // topology of a machine's processors; all 0 when unknown.
 type topology struct{ sockets, cores, threads int }
 
-// hardware lists what a machine is made of: the template's word first, then
-// that of the instance, which an instance type may have shaped.
-func hardware(vm *kvv1.VirtualMachine, vmi *kvv1.VirtualMachineInstance, seen *sighting) hypervisor.Hardware {
-	spec := template(vm)
+// hardware lists what a machine is made of: what its instance has while it
+// lives, else what the next one will have.
+func hardware(vm *kvv1.VirtualMachine, spec *kvv1.VirtualMachineInstanceSpec, vmi *kvv1.VirtualMachineInstance, seen *sighting) hypervisor.Hardware {
 	domain := &spec.Domain
 	cpu, memory := cpuTopology(domain), memoryBytes(domain)
-	if vm.Spec.Instancetype != nil || vm.Spec.Preference != nil {
+	live := vmi != nil && !vmi.IsFinal()
+	unread := seen.expansion == nil && (vm.Spec.Instancetype != nil || vm.Spec.Preference != nil)
+	if live || unread {
 		cpu, memory = seen.cpu, seen.memory
 	}
 	h := hypervisor.Hardware{
@@ -38,12 +39,12 @@ func hardware(vm *kvv1.VirtualMachine, vmi *kvv1.VirtualMachineInstance, seen *s
 		CoresPerSocket: cpu.cores,
 		ThreadsPerCore: cpu.threads,
 		CPUModel:       cmp.Or(cpuModel(domain), seen.cpuModel),
-		Architecture:   hypervisor.Architecture(spec.Architecture),
+		Architecture:   hypervisor.Architecture(cmp.Or(spec.Architecture, seen.architecture)),
 		MemoryBytes:    cmp.Or(memory, seen.memory),
 		Manufacturer:   defaultManufacturer,
 		Product:        defaultProduct,
 		Interfaces:     interfaces(spec, vmi, seen),
-		Disks:          disks(vm, vmi),
+		Disks:          disks(vm, spec, seen),
 		GuestOS:        guestOS(vmi),
 		SerialConsole:  spec.Domain.Devices.AutoattachSerialConsole == nil || *spec.Domain.Devices.AutoattachSerialConsole,
 	}
@@ -51,9 +52,6 @@ func hardware(vm *kvv1.VirtualMachine, vmi *kvv1.VirtualMachineInstance, seen *s
 		h.MachineType = domain.Machine.Type
 	}
 	h.MachineType = cmp.Or(h.MachineType, seen.machineType)
-	if vmi != nil {
-		h.Architecture = cmp.Or(h.Architecture, hypervisor.Architecture(vmi.Spec.Architecture))
-	}
 	if domain.Chassis != nil {
 		h.Manufacturer = cmp.Or(domain.Chassis.Manufacturer, h.Manufacturer)
 	}
@@ -124,15 +122,14 @@ func interfaces(spec *kvv1.VirtualMachineInstanceSpec, vmi *kvv1.VirtualMachineI
 }
 
 // disks lists the disks, without the CD-ROM drives.
-func disks(vm *kvv1.VirtualMachine, vmi *kvv1.VirtualMachineInstance) []hypervisor.Disk {
-	spec := template(vm)
+func disks(vm *kvv1.VirtualMachine, spec *kvv1.VirtualMachineInstanceSpec, seen *sighting) []hypervisor.Disk {
 	list := make([]hypervisor.Disk, 0, len(spec.Domain.Devices.Disks))
 	for i := range spec.Domain.Devices.Disks {
 		d := &spec.Domain.Devices.Disks[i]
 		if d.CDRom != nil {
 			continue
 		}
-		disk := hypervisor.Disk{Name: d.Name, Serial: d.Serial, Bus: defaultBus, CapacityBytes: capacity(vm, vmi, d.Name)}
+		disk := hypervisor.Disk{Name: d.Name, Serial: d.Serial, Bus: defaultBus, CapacityBytes: capacity(vm, seen, d.Name)}
 		switch {
 		case d.Disk != nil:
 			disk.Bus, disk.ReadOnly = cmp.Or(string(d.Disk.Bus), disk.Bus), d.Disk.ReadOnly
@@ -145,22 +142,9 @@ func disks(vm *kvv1.VirtualMachine, vmi *kvv1.VirtualMachineInstance) []hypervis
 }
 
 // capacity is a disk's size as far as the objects at hand tell it.
-func capacity(vm *kvv1.VirtualMachine, vmi *kvv1.VirtualMachineInstance, name string) int64 {
-	if vmi != nil {
-		for i := range vmi.Status.VolumeStatus {
-			s := &vmi.Status.VolumeStatus[i]
-			if s.Name != name {
-				continue
-			}
-			if s.Size > 0 {
-				return s.Size
-			}
-			if s.PersistentVolumeClaimInfo != nil {
-				if size := storage(s.PersistentVolumeClaimInfo.Capacity); size > 0 {
-					return size
-				}
-			}
-		}
+func capacity(vm *kvv1.VirtualMachine, seen *sighting, name string) int64 {
+	if size := seen.capacities[name]; size > 0 {
+		return size
 	}
 	for _, v := range template(vm).Volumes {
 		if v.Name != name {
@@ -176,6 +160,15 @@ func capacity(vm *kvv1.VirtualMachine, vmi *kvv1.VirtualMachineInstance, name st
 		}
 	}
 	return 0
+}
+
+// volumeSize is the size that an instance tells of a volume; 0 when it tells
+// none.
+func volumeSize(s *kvv1.VolumeStatus) int64 {
+	if s.Size > 0 || s.PersistentVolumeClaimInfo == nil {
+		return s.Size
+	}
+	return storage(s.PersistentVolumeClaimInfo.Capacity)
 }
 
 // templateCapacity is what a VM's own DataVolume template asks for.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -16,8 +17,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	kvclient "kubevirt.io/client-go/kubevirt/typed/core/v1"
+	kvlog "kubevirt.io/client-go/log"
 
 	"kubevirtbmc.dev/pkg/hypervisor"
 )
@@ -30,6 +33,8 @@ const (
 
 	// requestTimeout bounds each request, watches aside.
 	requestTimeout = 15 * time.Second
+
+	resourceVMIs = "virtualmachineinstances"
 )
 
 // Config of a hypervisor.
@@ -49,7 +54,10 @@ type Hypervisor struct {
 	config *rest.Config
 	client kvclient.KubevirtV1Interface
 	caches map[string]*caches
-	ready  atomic.Bool
+	// expansions has the machines whose instance type or preference is to be
+	// read.
+	expansions workqueue.TypedRateLimitingInterface[hypervisor.Ref]
+	ready      atomic.Bool
 	// trouble is why the caches are not filled.
 	trouble atomic.Pointer[string]
 
@@ -78,6 +86,8 @@ func New(config Config) (*Hypervisor, error) {
 	restConfig.UserAgent = "kubevirtbmc-power"
 	// What the API deprecates in a user's machine is the user's affair.
 	restConfig.WarningHandlerWithContext = rest.NoWarnings{}
+	// KubeVirt's client writes lines of its own for some requests.
+	kvlog.Log.SetIOWriter(io.Discard)
 	client, err := kvclient.NewForConfig(restConfig)
 	if err != nil {
 		return nil, fmt.Errorf("make KubeVirt client: %w", err)
@@ -87,6 +97,7 @@ func New(config Config) (*Hypervisor, error) {
 		config:      restConfig,
 		client:      client,
 		caches:      map[string]*caches{},
+		expansions:  newExpansions(),
 		subscribers: map[*subscriber]struct{}{},
 		sightings:   map[hypervisor.Ref]*sighting{},
 		snapshots:   map[hypervisor.Ref]made{},
@@ -134,6 +145,7 @@ func (h *Hypervisor) Run(ctx context.Context) error {
 		watches.Go(func() { c.vmis.RunWithContext(ctx) })
 	}
 	watches.Go(func() { h.awaitSync(ctx) })
+	watches.Go(func() { h.expand(ctx) })
 	watches.Wait()
 	return nil
 }

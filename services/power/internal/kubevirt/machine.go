@@ -5,7 +5,10 @@ package kubevirt
 
 import (
 	"cmp"
+	"encoding/json"
+	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -27,17 +30,18 @@ func snapshot(vm *kvv1.VirtualMachine, vmi *kvv1.VirtualMachineInstance, seen *s
 		seen = sight(vmi, seen)
 	}
 	seen = seen.of(vm)
+	spec := effective(vm, seen)
 	m := &hypervisor.Machine{
 		Ref:             hypervisor.Ref{Namespace: vm.Namespace, Name: vm.Name},
 		UID:             string(vm.UID),
 		ResourceVersion: vm.ResourceVersion,
 		Deleting:        vm.DeletionTimestamp != nil,
 		RunStrategy:     runStrategy(vm),
-		GracePeriod:     gracePeriod(template(vm)),
+		GracePeriod:     gracePeriod(spec),
 		Instance:        instance(vmi),
-		Devices:         devices(template(vm)),
-		Firmware:        firmware(vm, vmi, seen),
-		Hardware:        hardware(vm, vmi, seen),
+		Devices:         devices(spec),
+		Firmware:        firmware(vm, spec, vmi, seen),
+		Hardware:        hardware(vm, spec, vmi, seen),
 	}
 	for _, c := range vm.Status.Conditions {
 		if c.Type == kvv1.VirtualMachineRestartRequired && c.Status == corev1.ConditionTrue {
@@ -186,13 +190,14 @@ func volumeSource(volumes []kvv1.Volume, name string) string {
 
 // firmware reads the template's, and what KubeVirt has filled in where the
 // template is silent.
-func firmware(vm *kvv1.VirtualMachine, vmi *kvv1.VirtualMachineInstance, seen *sighting) hypervisor.Firmware {
-	fw := template(vm).Domain.Firmware
+func firmware(vm *kvv1.VirtualMachine, spec *kvv1.VirtualMachineInstanceSpec, vmi *kvv1.VirtualMachineInstance, seen *sighting) hypervisor.Firmware {
+	fw := spec.Domain.Firmware
 	if fw == nil {
 		fw = &kvv1.Firmware{}
 	}
 	f := hypervisor.Firmware{
 		Mode:       templateMode(vm, seen),
+		Modes:      modes(vm, seen),
 		UUID:       strings.ToLower(string(fw.UUID)),
 		Serial:     fw.Serial,
 		SecureBoot: secureBoot(fw.Bootloader),
@@ -202,7 +207,7 @@ func firmware(vm *kvv1.VirtualMachine, vmi *kvv1.VirtualMachineInstance, seen *s
 		own := vmi.Spec.Domain.Firmware
 		f.UUID = cmp.Or(f.UUID, strings.ToLower(string(own.UUID)))
 		f.Serial = cmp.Or(f.Serial, own.Serial)
-		if vm.Spec.Preference != nil && bootloaderMode(fw.Bootloader) == "" {
+		if guessed(vm, seen) && bootloaderMode(fw.Bootloader) == "" {
 			f.SecureBoot = secureBoot(own.Bootloader)
 		}
 	}
@@ -229,20 +234,57 @@ func bootloaderMode(b *kvv1.Bootloader) hypervisor.FirmwareMode {
 	}
 }
 
-// templateMode is the mode that a new instance would have. A preference, which
-// is not read, may decide where the template does not: then it is that of the
-// last instance seen.
+// guessed tells that a preference has its part in a machine and was not read
+// yet.
+func guessed(vm *kvv1.VirtualMachine, seen *sighting) bool {
+	return vm.Spec.Preference != nil && seen.expansion == nil
+}
+
+// templateMode is the mode that a new instance would have: that of the last
+// instance seen while only an unread preference can tell.
 func templateMode(vm *kvv1.VirtualMachine, seen *sighting) hypervisor.FirmwareMode {
-	spec := template(vm)
+	spec := effective(vm, seen)
 	if spec.Domain.Firmware != nil {
 		if mode := bootloaderMode(spec.Domain.Firmware.Bootloader); mode != "" {
 			return mode
 		}
 	}
-	if vm.Spec.Preference != nil {
+	if guessed(vm, seen) {
 		return seen.mode
 	}
 	return defaultMode(spec.Architecture)
+}
+
+// modes are those that a machine can have: the one that its owner has chosen in
+// template or preference, else what its architecture knows. A mode that SetBoot
+// has put into the template is not the owner's.
+func modes(vm *kvv1.VirtualMachine, seen *sighting) []hypervisor.FirmwareMode {
+	spec := effective(vm, seen)
+	var chosen hypervisor.FirmwareMode
+	if own, kept, err := keptBootloader(vm); kept {
+		if err != nil {
+			return nil
+		}
+		chosen = bootloaderMode(own)
+	} else if spec.Domain.Firmware != nil {
+		chosen = bootloaderMode(spec.Domain.Firmware.Bootloader)
+	}
+	if chosen == "" && guessed(vm, seen) {
+		chosen = seen.mode
+		if chosen == "" {
+			return nil
+		}
+	}
+	switch {
+	case chosen != "":
+		return []hypervisor.FirmwareMode{chosen}
+	case spec.Architecture == "" || hypervisor.Architecture(spec.Architecture) == hypervisor.ArchitectureAMD64:
+		return []hypervisor.FirmwareMode{hypervisor.FirmwareBIOS, hypervisor.FirmwareUEFI}
+	}
+	if mode := defaultMode(spec.Architecture); mode != "" {
+		return []hypervisor.FirmwareMode{mode}
+	}
+	return nil
 }
 
 func instanceMode(vmi *kvv1.VirtualMachineInstance) hypervisor.FirmwareMode {
@@ -264,6 +306,19 @@ func defaultMode(architecture string) hypervisor.FirmwareMode {
 	default:
 		return ""
 	}
+}
+
+// keptBootloader is the boot loader that a template had before SetBoot changed
+// its mode; not kept where it did not.
+func keptBootloader(vm *kvv1.VirtualMachine) (own *kvv1.Bootloader, kept bool, err error) {
+	document, kept := vm.Annotations[bootloaderAnnotation]
+	if !kept {
+		return nil, false, nil
+	}
+	if err := json.Unmarshal([]byte(document), &own); err != nil {
+		return nil, true, fmt.Errorf("annotation %s: %w", bootloaderAnnotation, err)
+	}
+	return own, true, nil
 }
 
 // trays lists a machine's CD-ROM drives. What fills them was put there by others.
@@ -300,21 +355,30 @@ func image(volumes []kvv1.Volume, name string) string {
 	return ""
 }
 
-// sighting is what is remembered of instances beyond their end: MAC addresses
-// that KubeVirt has made up, and what instance types and preferences decide.
+// sighting is what is known of a machine beyond its object: of its instances,
+// past their end, and of its instance type and preference.
 type sighting struct {
-	owner       types.UID // Of the machine: another of the same name inherits nothing.
-	macs        map[string]string
-	mode        hypervisor.FirmwareMode
-	cpu         topology
-	cpuModel    string
-	memory      int64
-	machineType string
+	owner types.UID // Of the machine: another of the same name inherits nothing.
+	// macs and capacities are those of interfaces and disks.
+	macs         map[string]string
+	capacities   map[string]int64
+	mode         hypervisor.FirmwareMode
+	cpu          topology
+	cpuModel     string
+	memory       int64
+	machineType  string
+	architecture string
+	// podInterface is the interface to the pod's network that KubeVirt adds by
+	// itself; nil when unknown.
+	podInterface *kvv1.Interface
+	expansion    *expansion
 }
 
 func (s *sighting) equal(o *sighting) bool {
 	return s.owner == o.owner && s.mode == o.mode && s.cpu == o.cpu && s.cpuModel == o.cpuModel &&
-		s.memory == o.memory && s.machineType == o.machineType && maps.Equal(s.macs, o.macs)
+		s.memory == o.memory && s.machineType == o.machineType && s.architecture == o.architecture &&
+		maps.Equal(s.macs, o.macs) && maps.Equal(s.capacities, o.capacities) &&
+		reflect.DeepEqual(s.podInterface, o.podInterface) && s.expansion == o.expansion
 }
 
 // of is what counts for a machine: nothing that was seen of another.
@@ -328,11 +392,16 @@ func (s *sighting) of(vm *kvv1.VirtualMachine) *sighting {
 // sight adds an instance to what was seen before.
 func sight(vmi *kvv1.VirtualMachineInstance, before *sighting) *sighting {
 	now := &sighting{
-		macs:     map[string]string{},
-		mode:     instanceMode(vmi),
-		cpu:      cpuTopology(&vmi.Spec.Domain),
-		cpuModel: cpuModel(&vmi.Spec.Domain),
-		memory:   memoryBytes(&vmi.Spec.Domain),
+		macs:         map[string]string{},
+		capacities:   map[string]int64{},
+		mode:         instanceMode(vmi),
+		cpu:          cpuTopology(&vmi.Spec.Domain),
+		cpuModel:     cpuModel(&vmi.Spec.Domain),
+		memory:       memoryBytes(&vmi.Spec.Domain),
+		architecture: vmi.Spec.Architecture,
+	}
+	if m := vmi.Status.Memory; m != nil && m.GuestCurrent != nil {
+		now.memory = m.GuestCurrent.Value()
 	}
 	if t := vmi.Status.CurrentCPUTopology; t != nil && t.Cores > 0 {
 		now.cpu = topology{sockets: int(t.Sockets), cores: int(t.Cores), threads: int(t.Threads)}
@@ -350,11 +419,22 @@ func sight(vmi *kvv1.VirtualMachineInstance, before *sighting) *sighting {
 	}
 	if before != nil {
 		maps.Copy(now.macs, before.macs)
+		maps.Copy(now.capacities, before.capacities)
 		now.machineType = cmp.Or(now.machineType, before.machineType)
+		now.podInterface, now.expansion = before.podInterface, before.expansion
 	}
-	for _, i := range vmi.Spec.Domain.Devices.Interfaces {
-		if i.MacAddress != "" {
-			now.macs[i.Name] = normalMAC(i.MacAddress)
+	for i := range vmi.Spec.Domain.Devices.Interfaces {
+		nic := &vmi.Spec.Domain.Devices.Interfaces[i]
+		if nic.MacAddress != "" {
+			now.macs[nic.Name] = normalMAC(nic.MacAddress)
+		}
+		if nic.Name == podInterface {
+			now.podInterface = &kvv1.Interface{Name: nic.Name, Model: nic.Model, InterfaceBindingMethod: nic.InterfaceBindingMethod}
+		}
+	}
+	for i := range vmi.Status.VolumeStatus {
+		if size := volumeSize(&vmi.Status.VolumeStatus[i]); size > 0 {
+			now.capacities[vmi.Status.VolumeStatus[i].Name] = size
 		}
 	}
 	for _, i := range vmi.Status.Interfaces {

@@ -8,6 +8,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -49,6 +51,36 @@ func remove(path string) operation { return operation{"remove", path, nil} }
 // annotationPath is the path of an annotation, escaped as RFC 6901 says.
 func annotationPath(key string) string {
 	return "/metadata/annotations/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
+}
+
+// addAnnotation adds an annotation, and the map where there is none.
+func addAnnotation(vm *kvv1.VirtualMachine, key, value string) operation {
+	if vm.Annotations == nil {
+		return add("/metadata/annotations", map[string]string{key: value})
+	}
+	return add(annotationPath(key), value)
+}
+
+// annotationsPatch sets annotations, and takes away those that are nil.
+func annotationsPatch(vm *kvv1.VirtualMachine, changes map[string]*string) patch {
+	var p patch
+	fresh := map[string]string{}
+	for _, key := range slices.Sorted(maps.Keys(changes)) {
+		_, present := vm.Annotations[key]
+		switch value := changes[key]; {
+		case value == nil && present:
+			p = append(p, remove(annotationPath(key)))
+		case value == nil:
+		case vm.Annotations == nil:
+			fresh[key] = *value
+		default:
+			p = append(p, add(annotationPath(key), *value))
+		}
+	}
+	if len(fresh) > 0 {
+		p = append(p, add("/metadata/annotations", fresh))
+	}
+	return p
 }
 
 // patch changes a machine's object and waits until the caches show it.

@@ -59,7 +59,7 @@ func TestOrdersPatch(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p, err := ordersPatch(&testVM(off).Spec.Template.Spec, c.orders)
+			p, _, err := ordersPatch(testVM(off), &sighting{}, c.orders)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -74,7 +74,7 @@ func TestOrdersPatch(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, err := ordersPatch(&testVM(off).Spec.Template.Spec, orders)
+			_, _, err := ordersPatch(testVM(off), &sighting{}, orders)
 			if _, ok := errors.AsType[*hypervisor.InvalidError](err); !ok {
 				t.Errorf("got %v, want it to be invalid", err)
 			}
@@ -84,18 +84,99 @@ func TestOrdersPatch(t *testing.T) {
 
 func TestOrdersPatch_interface_with_the_name_of_a_disk(t *testing.T) {
 	t.Parallel()
-	spec := &testVM(off).Spec.Template.Spec
+	vm := testVM(off)
+	spec := &vm.Spec.Template.Spec
 	spec.Domain.Devices.Interfaces[0].Name = "root"
 	if diff := cmp.Diff(map[string]int{"root": 1, "interface/root": 2}, hypervisor.BootOrder(devices(spec))); diff != "" {
 		t.Errorf("boot order mismatch (-want +got):\n%s", diff)
 	}
-	p, err := ordersPatch(spec, map[string]int{"interface/root": 3})
+	p, _, err := ordersPatch(vm, &sighting{}, map[string]int{"interface/root": 3})
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []string{`{"op":"add","path":"/spec/template/spec/domain/devices/interfaces/0/bootOrder","value":3}`}
 	if diff := cmp.Diff(want, document(t, p)); diff != "" {
 		t.Errorf("patch mismatch (-want +got):\n%s", diff)
+	}
+}
+
+// implicitVM is a machine of which KubeVirt makes two disks and an interface
+// that its template does not name.
+func implicitVM() *kvv1.VirtualMachine {
+	vm := testVM(off)
+	template := &vm.Spec.Template.Spec
+	template.Domain.Devices = kvv1.Devices{}
+	template.Volumes = []kvv1.Volume{{Name: "root"}, {Name: "data"}}
+	return vm
+}
+
+var bridged = kvv1.InterfaceBindingMethod{Bridge: &kvv1.InterfaceBridge{}}
+
+// TestOrdersPatch_implicit_devices gives orders to devices that the template
+// does not name, and takes them away again.
+func TestOrdersPatch_implicit_devices(t *testing.T) {
+	t.Parallel()
+	seen := &sighting{owner: "vm-uid", podInterface: &kvv1.Interface{Name: podInterface, InterfaceBindingMethod: bridged}}
+	order := func(t *testing.T, vm *kvv1.VirtualMachine, orders map[string]int) *kvv1.VirtualMachine {
+		t.Helper()
+		p, annotations, err := ordersPatch(vm, seen, orders)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return patched(t, vm, append(p, annotationsPatch(vm, annotations)...))
+	}
+	explicit := implicitVM()
+	explicit.Spec.Template.Spec.Domain.Devices.Disks = []kvv1.Disk{{Name: "data", DiskDevice: kvv1.DiskDevice{Disk: &kvv1.DiskTarget{}}}}
+	noted := implicitVM()
+	noted.Annotations = map[string]string{"note": "mine"}
+	for name, vm := range map[string]*kvv1.VirtualMachine{"no device named": implicitVM(), "one disk named": explicit, "other annotations": noted} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			there := order(t, vm, map[string]int{"root": 2, "data": 0, "default": 1})
+			if diff := cmp.Diff(map[string]int{"root": 2, "default": 1}, hypervisor.BootOrder(devices(&there.Spec.Template.Spec))); diff != "" {
+				t.Errorf("orders mismatch (-want +got):\n%s", diff)
+			}
+			spec := there.Spec.Template.Spec
+			if diff := cmp.Diff([]kvv1.Network{*kvv1.DefaultPodNetwork()}, spec.Networks); diff != "" {
+				t.Errorf("networks mismatch (-want +got):\n%s", diff)
+			}
+			if got := spec.Domain.Devices.Interfaces[0].InterfaceBindingMethod; !cmp.Equal(got, bridged) {
+				t.Errorf("the interface is bound by %+v, KubeVirt binds it by %+v", got, bridged)
+			}
+			// Changed once more, in between, and then taken away.
+			there = order(t, there, map[string]int{"root": 1, "data": 2, "default": 3})
+			back := order(t, there, map[string]int{"root": 0, "data": 0, "default": 0})
+			if diff := cmp.Diff(vm.Spec, back.Spec); diff != "" {
+				t.Errorf("the template did not come back (-want +got):\n%s", diff)
+			}
+			if got := back.Annotations[devicesAnnotation]; got != "" {
+				t.Errorf("the annotation is still there: %s", got)
+			}
+		})
+	}
+}
+
+// TestOrdersPatch_added_devices_of_a_changed_machine: what a user has built upon
+// an added device stays.
+func TestOrdersPatch_added_devices_of_a_changed_machine(t *testing.T) {
+	t.Parallel()
+	vm := implicitVM()
+	vm.Annotations = map[string]string{devicesAnnotation: `["default","root"]`}
+	spec := &vm.Spec.Template.Spec
+	one := uint(1)
+	spec.Domain.Devices.Interfaces = []kvv1.Interface{
+		{Name: "default", InterfaceBindingMethod: bridged, BootOrder: &one},
+		{Name: "second", InterfaceBindingMethod: bridged},
+	}
+	spec.Networks = []kvv1.Network{*kvv1.DefaultPodNetwork(), {Name: "second"}}
+	p, annotations, err := ordersPatch(vm, &sighting{}, map[string]int{"root": 0, "default": 0})
+	if err != nil {
+		t.Fatal(err)
+	}
+	back := patched(t, vm, append(p, annotationsPatch(vm, annotations)...))
+	spec.Domain.Devices.Interfaces[0].BootOrder = nil
+	if diff := cmp.Diff(vm.Spec, back.Spec); diff != "" {
+		t.Errorf("template mismatch (-want +got):\n%s", diff)
 	}
 }
 
@@ -146,10 +227,16 @@ func TestModePatch_there_and_back(t *testing.T) {
 
 func applied(t *testing.T, vm *kvv1.VirtualMachine, mode hypervisor.FirmwareMode) *kvv1.VirtualMachine {
 	t.Helper()
-	p, err := modePatch(vm, mode)
+	p, annotations, err := modePatch(vm, mode)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return patched(t, vm, append(p, annotationsPatch(vm, annotations)...))
+}
+
+// patched applies a patch as the API server does.
+func patched(t *testing.T, vm *kvv1.VirtualMachine, p patch) *kvv1.VirtualMachine {
+	t.Helper()
 	body, err := json.Marshal(p)
 	if err != nil {
 		t.Fatal(err)
@@ -162,11 +249,11 @@ func applied(t *testing.T, vm *kvv1.VirtualMachine, mode hypervisor.FirmwareMode
 	if err := json.Unmarshal(source, &fields); err != nil {
 		t.Fatal(err)
 	}
-	patched, err := applyPatch(fields, body)
+	fields, err = applyPatch(fields, body)
 	if err != nil {
 		t.Fatalf("apply %s: %v", body, err)
 	}
-	source, err = json.Marshal(patched)
+	source, err = json.Marshal(fields)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,6 @@ package kubevirt
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -19,11 +18,6 @@ import (
 )
 
 const (
-	subresources = "/apis/subresources.kubevirt.io/v1"
-
-	resourceVMs  = "virtualmachines"
-	resourceVMIs = "virtualmachineinstances"
-
 	// settleTimeout bounds how long a caller waits for the watch after its
 	// request was accepted, settleStep how long before the API is asked again
 	// what there is to wait for.
@@ -36,7 +30,9 @@ const (
 
 // Start is the start subresource.
 func (h *Hypervisor) Start(ctx context.Context, ref hypervisor.Ref) error {
-	return h.request(ctx, resourceVMs, ref, "start", &kvv1.StartOptions{})
+	return h.request(ctx, ref, func(ctx context.Context) error {
+		return h.client.VirtualMachines(ref.Namespace).Start(ctx, ref.Name, &kvv1.StartOptions{})
+	})
 }
 
 // Stop is the stop subresource.
@@ -47,37 +43,49 @@ func (h *Hypervisor) Stop(ctx context.Context, ref hypervisor.Ref, grace *time.D
 		seconds := int64((max(*grace, 0) + time.Second - 1) / time.Second)
 		options.GracePeriod = &seconds
 	}
-	return h.request(ctx, resourceVMs, ref, "stop", options)
+	return h.request(ctx, ref, func(ctx context.Context) error {
+		return h.client.VirtualMachines(ref.Namespace).Stop(ctx, ref.Name, options)
+	})
 }
 
 // Restart is the restart subresource.
 func (h *Hypervisor) Restart(ctx context.Context, ref hypervisor.Ref) error {
-	return h.request(ctx, resourceVMs, ref, "restart", &kvv1.RestartOptions{})
+	return h.request(ctx, ref, func(ctx context.Context) error {
+		return h.client.VirtualMachines(ref.Namespace).Restart(ctx, ref.Name, &kvv1.RestartOptions{})
+	})
 }
 
 // Reset is the reset subresource of the instance.
 func (h *Hypervisor) Reset(ctx context.Context, ref hypervisor.Ref) error {
-	return h.request(ctx, resourceVMIs, ref, "reset", nil)
+	return h.request(ctx, ref, func(ctx context.Context) error {
+		return h.client.VirtualMachineInstances(ref.Namespace).Reset(ctx, ref.Name)
+	})
 }
 
 // SoftReboot is the softreboot subresource of the instance.
 func (h *Hypervisor) SoftReboot(ctx context.Context, ref hypervisor.Ref) error {
-	return h.request(ctx, resourceVMIs, ref, "softreboot", nil)
+	return h.request(ctx, ref, func(ctx context.Context) error {
+		return h.client.VirtualMachineInstances(ref.Namespace).SoftReboot(ctx, ref.Name)
+	})
 }
 
 // Pause is the pause subresource of the instance.
 func (h *Hypervisor) Pause(ctx context.Context, ref hypervisor.Ref) error {
-	return h.freeze(ctx, ref, "pause", &kvv1.PauseOptions{}, true)
+	return h.freeze(ctx, ref, true, func(ctx context.Context) error {
+		return h.client.VirtualMachineInstances(ref.Namespace).Pause(ctx, ref.Name, &kvv1.PauseOptions{})
+	})
 }
 
 // Unpause is the unpause subresource of the instance.
 func (h *Hypervisor) Unpause(ctx context.Context, ref hypervisor.Ref) error {
-	return h.freeze(ctx, ref, "unpause", &kvv1.UnpauseOptions{}, false)
+	return h.freeze(ctx, ref, false, func(ctx context.Context) error {
+		return h.client.VirtualMachineInstances(ref.Namespace).Unpause(ctx, ref.Name, &kvv1.UnpauseOptions{})
+	})
 }
 
 // freeze pauses or unpauses; the Paused condition follows shortly.
-func (h *Hypervisor) freeze(ctx context.Context, ref hypervisor.Ref, verb string, options any, paused bool) error {
-	if err := h.request(ctx, resourceVMIs, ref, verb, options); err != nil {
+func (h *Hypervisor) freeze(ctx context.Context, ref hypervisor.Ref, paused bool, send func(context.Context) error) error {
+	if err := h.request(ctx, ref, send); err != nil {
 		return err
 	}
 	err := h.await(ctx, ref, conditionTimeout, func() bool {
@@ -91,7 +99,7 @@ func (h *Hypervisor) freeze(ctx context.Context, ref hypervisor.Ref, verb string
 }
 
 // request sends a subresource request and waits until the caches show it.
-func (h *Hypervisor) request(ctx context.Context, resource string, ref hypervisor.Ref, verb string, options any) error {
+func (h *Hypervisor) request(ctx context.Context, ref hypervisor.Ref, send func(context.Context) error) error {
 	if err := h.checkReady(); err != nil {
 		return err
 	}
@@ -99,17 +107,9 @@ func (h *Hypervisor) request(ctx context.Context, resource string, ref hyperviso
 	if vm == nil {
 		return hypervisor.ErrNotFound
 	}
-	put := h.client.RESTClient().Put().AbsPath(subresources).Namespace(ref.Namespace).Resource(resource).Name(ref.Name).SubResource(verb)
-	if options != nil {
-		body, err := json.Marshal(options)
-		if err != nil {
-			return fmt.Errorf("%s machine: %w", verb, err)
-		}
-		put = put.Body(body)
-	}
 	within, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	if err := translate(ctx, put.Do(within).Error()); err != nil {
+	if err := translate(ctx, send(within)); err != nil {
 		return err
 	}
 	return h.settle(ctx, ref, before)

@@ -94,11 +94,3 @@ func statePatch(vm *kvv1.VirtualMachine, old, state []byte) patch {
 		return patch{test(path, string(old)), replace(path, string(state))}
 	}
 }
-
-// addAnnotation adds an annotation, and the map where there is none.
-func addAnnotation(vm *kvv1.VirtualMachine, key, value string) operation {
-	if vm.Annotations == nil {
-		return add("/metadata/annotations", map[string]string{key: value})
-	}
-	return add(annotationPath(key), value)
-}

@@ -33,6 +33,8 @@ func trimVM(vm *kvv1.VirtualMachine) *kvv1.VirtualMachine {
 		},
 		Status: kvv1.VirtualMachineStatus{
 			StateChangeRequests: vm.Status.StateChangeRequests,
+			InstancetypeRef:     vm.Status.InstancetypeRef,
+			PreferenceRef:       vm.Status.PreferenceRef,
 		},
 	}
 	for i := range vm.Spec.DataVolumeTemplates {
@@ -67,6 +69,7 @@ func trimVMI(vmi *kvv1.VirtualMachineInstance) *kvv1.VirtualMachineInstance {
 			GuestOSInfo:               vmi.Status.GuestOSInfo,
 			Machine:                   vmi.Status.Machine,
 			CurrentCPUTopology:        vmi.Status.CurrentCPUTopology,
+			Memory:                    vmi.Status.Memory,
 		},
 	}
 	for _, c := range vmi.Status.Conditions {
@@ -96,13 +99,14 @@ func trimMeta(meta *metav1.ObjectMeta) metav1.ObjectMeta {
 		Name:              meta.Name,
 		UID:               meta.UID,
 		ResourceVersion:   meta.ResourceVersion,
+		Generation:        meta.Generation,
 		CreationTimestamp: meta.CreationTimestamp,
 		DeletionTimestamp: meta.DeletionTimestamp,
 		OwnerReferences:   meta.OwnerReferences,
 	}
 	if meta.Annotations != nil {
 		trimmed.Annotations = map[string]string{}
-		for _, key := range []string{stateAnnotation, bootloaderAnnotation} {
+		for _, key := range []string{stateAnnotation, bootloaderAnnotation, devicesAnnotation} {
 			if value, ok := meta.Annotations[key]; ok {
 				trimmed.Annotations[key] = value
 			}
@@ -126,8 +130,16 @@ func trimSpec(spec *kvv1.VirtualMachineInstanceSpec) kvv1.VirtualMachineInstance
 				Disks:                   spec.Domain.Devices.Disks,
 				Interfaces:              spec.Domain.Devices.Interfaces,
 				AutoattachSerialConsole: spec.Domain.Devices.AutoattachSerialConsole,
+				AutoattachPodInterface:  spec.Domain.Devices.AutoattachPodInterface,
 			},
 		},
+	}
+	for i := range spec.Domain.Devices.Filesystems {
+		trimmed.Domain.Devices.Filesystems = append(trimmed.Domain.Devices.Filesystems,
+			kvv1.Filesystem{Name: spec.Domain.Devices.Filesystems[i].Name})
+	}
+	for i := range spec.Networks {
+		trimmed.Networks = append(trimmed.Networks, kvv1.Network{Name: spec.Networks[i].Name})
 	}
 	for i := range spec.Volumes {
 		v := &spec.Volumes[i]
