@@ -107,7 +107,7 @@ func TestMACsAndUUIDsAreUniqueAndStay(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if m.Hardware.Interfaces[0].MAC != o.Hardware.Interfaces[0].MAC || m.Firmware != o.Firmware {
+		if m.Hardware.Interfaces[0].MAC != o.Hardware.Interfaces[0].MAC || m.Firmware.UUID != o.Firmware.UUID || m.Firmware.Serial != o.Firmware.Serial {
 			t.Errorf("%s is another one in the next run", m.Ref)
 		}
 	}
