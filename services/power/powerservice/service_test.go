@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -308,6 +309,36 @@ func TestBoot_refusals(t *testing.T) {
 		Persistence: bootv1.BootPersistence_BOOT_PERSISTENCE_ONCE, Target: bootv1.BootTarget_BOOT_TARGET_PXE,
 	}})
 	direct.reason("kernel boot", err, errorsv1.Reason_REASON_KERNEL_BOOT)
+}
+
+func TestFirmwareMode(t *testing.T) {
+	t.Parallel()
+	const legacy, uefi = bootv1.FirmwareMode_FIRMWARE_MODE_LEGACY, bootv1.FirmwareMode_FIRMWARE_MODE_UEFI
+	b := newBed(t, simulator.Spec{
+		Mode: hypervisor.FirmwareBIOS, Modes: []hypervisor.FirmwareMode{hypervisor.FirmwareBIOS, hypervisor.FirmwareUEFI},
+	})
+	set, err := b.boot.SetFirmwareMode(t.Context(), &bootv1.SetFirmwareModeRequest{Bmc: bmc, Mode: uefi})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := set.GetStatus(); got.GetMode() != uefi || got.GetOverride().GetMode() != uefi ||
+		!slices.Equal(got.GetAllowedModes(), []bootv1.FirmwareMode{legacy, uefi}) {
+		t.Errorf("status after the mode was set: %v", got)
+	}
+	once, err := b.boot.SetBootOverride(t.Context(), &bootv1.SetBootOverrideRequest{Bmc: bmc, Override: &bootv1.BootOverride{
+		Persistence: bootv1.BootPersistence_BOOT_PERSISTENCE_ONCE, Target: bootv1.BootTarget_BOOT_TARGET_PXE, Mode: legacy,
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := once.GetStatus(); got.GetMode() != uefi || got.GetOverride().GetMode() != legacy {
+		t.Errorf("status with an override of another mode: %v", got)
+	}
+	fixed := newBed(t, simulator.Spec{})
+	_, err = fixed.boot.SetFirmwareMode(t.Context(), &bootv1.SetFirmwareModeRequest{Bmc: bmc, Mode: legacy})
+	fixed.reason("a mode that the machine can't have", err, errorsv1.Reason_REASON_BOOT_MODE_UNSUPPORTED)
+	_, err = fixed.boot.SetFirmwareMode(t.Context(), &bootv1.SetFirmwareModeRequest{Bmc: bmc})
+	fixed.reason("no mode", err, errorsv1.Reason_REASON_INVALID_REQUEST)
 }
 
 func TestInventory(t *testing.T) {

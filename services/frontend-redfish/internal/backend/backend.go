@@ -111,6 +111,14 @@ func (c *Client) Transition(ctx context.Context, bmc *referencev1.BMCReference, 
 	return response.GetStatus(), err
 }
 
+// SetFirmwareMode changes the machine's own firmware mode.
+func (c *Client) SetFirmwareMode(ctx context.Context, bmc *referencev1.BMCReference, mode bootv1.FirmwareMode) (*bootv1.BootStatus, error) {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	response, err := c.boot.SetFirmwareMode(ctx, &bootv1.SetFirmwareModeRequest{Bmc: bmc, Mode: mode})
+	return response.GetStatus(), err
+}
+
 // SetBootOverride replaces the boot override.
 func (c *Client) SetBootOverride(ctx context.Context, bmc *referencev1.BMCReference, override *bootv1.BootOverride) (*bootv1.BootStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)

@@ -259,6 +259,20 @@ func (b *Backend) GetBoot(ctx context.Context, _ *bootv1.GetBootRequest) (*bootv
 	return &bootv1.GetBootResponse{Status: proto.CloneOf(b.boot)}, nil
 }
 
+// SetFirmwareMode sets the mode.
+func (b *Backend) SetFirmwareMode(ctx context.Context, r *bootv1.SetFirmwareModeRequest) (*bootv1.SetFirmwareModeResponse, error) {
+	leave, err := b.enter(ctx)
+	defer leave()
+	if err != nil {
+		return nil, err
+	}
+	b.boot.Mode = r.GetMode()
+	if b.boot.GetOverride().GetMode() != bootv1.FirmwareMode_FIRMWARE_MODE_UNSPECIFIED {
+		b.boot.Override.Mode = r.GetMode()
+	}
+	return &bootv1.SetFirmwareModeResponse{Status: proto.CloneOf(b.boot)}, nil
+}
+
 // SetBootOverride sets the override.
 func (b *Backend) SetBootOverride(ctx context.Context, r *bootv1.SetBootOverrideRequest) (*bootv1.SetBootOverrideResponse, error) {
 	leave, err := b.enter(ctx)
@@ -269,6 +283,10 @@ func (b *Backend) SetBootOverride(ctx context.Context, r *bootv1.SetBootOverride
 	b.overrideN++
 	b.boot.Override, b.boot.OverrideId = proto.CloneOf(r.GetOverride()), strconv.Itoa(b.overrideN)
 	b.overrides = append(b.overrides, proto.CloneOf(r.GetOverride()))
+	const unset = bootv1.FirmwareMode_FIRMWARE_MODE_UNSPECIFIED
+	if o := b.boot.GetOverride(); o.GetPersistence() == bootv1.BootPersistence_BOOT_PERSISTENCE_DISABLED && o.GetMode() != unset {
+		b.boot.Mode, o.Mode = o.GetMode(), unset
+	}
 	return &bootv1.SetBootOverrideResponse{Status: proto.CloneOf(b.boot)}, nil
 }
 

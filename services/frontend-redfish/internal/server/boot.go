@@ -84,19 +84,32 @@ func escapePointer(name string) string {
 	return strings.NewReplacer("~", "~0", "/", "~1").Replace(shorten(name))
 }
 
-// override returns the boot override that a request makes of the present one;
-// nil when nothing has to be set.
+// changes returns what a request makes of the present boot status: the override
+// and the machine's own firmware mode to set, nil and unspecified for what stays
+// as it is.
 //
 // What a request leaves out stays as it is. A target without Enabled arms the
 // override as it is armed, or for one boot when there is none: who names a
-// device wants to boot from it. The machine's own mode can't be changed, so a
-// mode by itself counts only with an override.
-func (r bootRequest) override(status *bootv1.BootStatus) (*bootv1.BootOverride, *message.Error) {
+// device wants to boot from it. A mode counts as long as the override that it
+// comes with; by itself, or where it comes with none, it is the machine's own
+// from then on.
+func (r bootRequest) changes(status *bootv1.BootStatus) (*bootv1.BootOverride, bootv1.FirmwareMode, *message.Error) {
 	const (
 		disabled = bootv1.BootPersistence_BOOT_PERSISTENCE_DISABLED
 		once     = bootv1.BootPersistence_BOOT_PERSISTENCE_ONCE
 		none     = bootv1.BootTarget_BOOT_TARGET_NONE
+		same     = bootv1.FirmwareMode_FIRMWARE_MODE_UNSPECIFIED
 	)
+	own := same
+	if r.mode != nil && *r.mode != status.GetMode() {
+		own = *r.mode
+	}
+	if r.persistence == nil && r.target == nil {
+		if now := status.GetOverride(); r.mode != nil && isArmed(now) && now.GetMode() != same && now.GetMode() != *r.mode {
+			own = *r.mode // It takes the place of the override's too.
+		}
+		return nil, own, nil
+	}
 	next := &bootv1.BootOverride{Persistence: disabled, Target: none}
 	if now := status.GetOverride(); isArmed(now) {
 		next.Persistence, next.Target, next.Mode = now.GetPersistence(), now.GetTarget(), now.GetMode()
@@ -112,24 +125,18 @@ func (r bootRequest) override(status *bootv1.BootStatus) (*bootv1.BootOverride, 
 	}
 	if r.mode != nil {
 		next.Mode = *r.mode
-		if *r.mode == status.GetMode() {
-			next.Mode = bootv1.FirmwareMode_FIRMWARE_MODE_UNSPECIFIED // The machine's own, also if that changes.
-		}
+	}
+	if next.GetMode() == status.GetMode() {
+		next.Mode = same // The machine's own, also if that changes.
 	}
 	asksForDevice := r.persistence != nil && *r.persistence != disabled && r.target == nil
 	switch {
 	case asksForDevice && next.Target == none:
-		return nil, conflict(bootEnabled, bootTarget)
+		return nil, same, conflict(bootEnabled, bootTarget)
 	case next.Persistence == disabled || next.Target == none:
-		if r.mode != nil && *r.mode != status.GetMode() {
-			return nil, conflict(bootMode, bootEnabled)
-		}
-		if r.persistence == nil && r.target == nil {
-			return nil, nil
-		}
-		return &bootv1.BootOverride{Persistence: disabled, Target: none}, nil
+		return &bootv1.BootOverride{Persistence: disabled, Target: none, Mode: own}, same, nil
 	}
-	return next, nil
+	return next, same, nil
 }
 
 func isArmed(o *bootv1.BootOverride) bool {

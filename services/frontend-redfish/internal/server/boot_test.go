@@ -90,7 +90,8 @@ func TestPatchBoot(t *testing.T) {
 			boot: map[string]any{bootTarget: "None", bootEnabled: "Disabled", bootMode: "UEFI"},
 		},
 		"the machine's mode keeps the override": {
-			now: armed(continuous, hdd), body: `{"Boot":{"BootSourceOverrideMode":"UEFI"}}`, status: 200, want: armed(continuous, hdd),
+			now: armed(continuous, hdd), body: `{"Boot":{"BootSourceOverrideMode":"UEFI"}}`, status: 200,
+			boot: map[string]any{bootTarget: "Hdd", bootEnabled: "Continuous", bootMode: "UEFI"},
 		},
 		"all three": {
 			body:   `{"Boot":{"BootSourceOverrideTarget":"Pxe","BootSourceOverrideEnabled":"Once","BootSourceOverrideMode":"UEFI"}}`,
@@ -113,9 +114,25 @@ func TestPatchBoot(t *testing.T) {
 			status: 200, want: &bootv1.BootOverride{Persistence: once, Target: hdd, Mode: legacy},
 			boot: map[string]any{bootTarget: "Hdd", bootEnabled: "Once", bootMode: "Legacy"},
 		},
-		"another mode without an override is refused": {
-			modes: []bootv1.FirmwareMode{uefi, legacy}, body: `{"Boot":{"BootSourceOverrideMode":"Legacy"}}`,
-			status: 400, ids: []string{"PropertyValueConflict"},
+		"Ironic sets another mode": {
+			modes: []bootv1.FirmwareMode{uefi, legacy}, body: `{"Boot":{"BootSourceOverrideMode":"Legacy"}}`, status: 200,
+			boot: map[string]any{bootTarget: "None", bootEnabled: "Disabled", bootMode: "Legacy"},
+		},
+		"Ironic sets another mode beside an override": {
+			now:   armed(continuous, cd),
+			modes: []bootv1.FirmwareMode{uefi, legacy}, body: `{"Boot":{"BootSourceOverrideMode":"Legacy"}}`, status: 200,
+			boot: map[string]any{bootTarget: "Cd", bootEnabled: "Continuous", bootMode: "Legacy"},
+		},
+		"a mode by itself counts for an override with another one": {
+			now:   &bootv1.BootOverride{Persistence: continuous, Target: hdd, Mode: legacy},
+			modes: []bootv1.FirmwareMode{uefi, legacy}, body: `{"Boot":{"BootSourceOverrideMode":"UEFI"}}`, status: 200,
+			boot: map[string]any{bootTarget: "Hdd", bootEnabled: "Continuous", bootMode: "UEFI"},
+		},
+		"Disabled with a mode": {
+			now: armed(once, hdd), modes: []bootv1.FirmwareMode{uefi, legacy},
+			body:   `{"Boot":{"BootSourceOverrideEnabled":"Disabled","BootSourceOverrideMode":"Legacy"}}`,
+			status: 200, want: &bootv1.BootOverride{Persistence: disabled, Target: none, Mode: legacy},
+			boot: map[string]any{bootTarget: "None", bootEnabled: "Disabled", bootMode: "Legacy"},
 		},
 		"target alone keeps the override's mode": {
 			now:   &bootv1.BootOverride{Persistence: once, Target: hdd, Mode: legacy},

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"kubevirtbmc.dev/pkg/logkey"
+	bootv1 "kubevirtbmc.dev/proto/gen/go/bmc/boot/v1"
 	powerv1 "kubevirtbmc.dev/proto/gen/go/bmc/power/v1"
 	"kubevirtbmc.dev/services/frontend-redfish/internal/backend"
 	"kubevirtbmc.dev/services/frontend-redfish/internal/message"
@@ -35,7 +36,8 @@ func (s *Server) machine(ctx context.Context, c *call, parts backend.Part) (back
 	return s.cfg.Backend.Machine(ctx, c.endpoint.ref, parts)
 }
 
-// patchSystem changes the boot override, which is all that can be changed.
+// patchSystem changes boot override and firmware mode, which is all that can be
+// changed.
 func (s *Server) patchSystem(ctx context.Context, c *call) (reply, error) {
 	body, refusal := readBody(c)
 	switch {
@@ -58,7 +60,7 @@ func (s *Server) patchSystem(ctx context.Context, c *call) (reply, error) {
 	if refusal != nil {
 		return reply{}, refusal
 	}
-	override, refusal := request.override(m.Boot)
+	override, mode, refusal := request.changes(m.Boot)
 	if refusal != nil {
 		return reply{}, refusal
 	}
@@ -66,8 +68,13 @@ func (s *Server) patchSystem(ctx context.Context, c *call) (reply, error) {
 		if m.Boot, err = s.cfg.Backend.SetBootOverride(ctx, c.endpoint.ref, override); err != nil {
 			return reply{}, err
 		}
-		system = resource.NewSystem(m.Power, m.Boot, m.Inventory)
 	}
+	if mode != bootv1.FirmwareMode_FIRMWARE_MODE_UNSPECIFIED {
+		if m.Boot, err = s.cfg.Backend.SetFirmwareMode(ctx, c.endpoint.ref, mode); err != nil {
+			return reply{}, err
+		}
+	}
+	system = resource.NewSystem(m.Power, m.Boot, m.Inventory)
 	if len(notes) > 0 {
 		system.Messages = notes
 	}

@@ -119,7 +119,7 @@ func hasKind(m *hypervisor.Machine, kind hypervisor.DeviceKind) bool {
 }
 
 // SetOverride replaces a machine's boot override. When it fails the earlier one
-// still stands.
+// still stands. The mode of a Disabled one becomes the machine's own.
 func (e *Engine) SetOverride(ctx context.Context, ref hypervisor.Ref, wanted record.Override) error {
 	wanted.ID = rand.Text()
 	return e.settled(ctx, ref, func() error { return e.setOverride(ctx, ref, wanted) })
@@ -151,6 +151,10 @@ func (e *Engine) settled(ctx context.Context, ref hypervisor.Ref, set func() err
 
 func (e *Engine) setOverride(ctx context.Context, ref hypervisor.Ref, wanted record.Override) error {
 	var earlier *record.Override
+	var ownMode hypervisor.FirmwareMode
+	if wanted.Persistence == record.Disabled {
+		ownMode = wanted.Mode
+	}
 	err := e.update(ctx, ref, func(m *hypervisor.Machine, rec *record.Record) error {
 		if err := check(m, &wanted); err != nil {
 			return err
@@ -165,6 +169,9 @@ func (e *Engine) setOverride(ctx context.Context, ref hypervisor.Ref, wanted rec
 		rec.Override = idle(&wanted)
 		if earlier.Active() {
 			rec.Override = e.boot.clear(earlier, rec.Override)
+			if ownMode != "" {
+				rec.Override = e.boot.rebase(m, rec.Override, ownMode)
+			}
 		}
 		return nil
 	})
@@ -179,6 +186,9 @@ func (e *Engine) setOverride(ctx context.Context, ref hypervisor.Ref, wanted rec
 		err = e.bringIn(ctx, ref)
 		if err != nil && !errors.Is(err, hypervisor.ErrNotFound) {
 			e.takeBack(ctx, ref, wanted.ID, earlier)
+		}
+		if err == nil && ownMode != "" && !earlier.Active() {
+			err = e.setFirmwareMode(ctx, ref, ownMode)
 		}
 	}
 	if err != nil {
@@ -266,13 +276,10 @@ func idle(o *record.Override) *record.Override {
 
 // check refuses an override that the machine can't have.
 func check(m *hypervisor.Machine, o *record.Override) error {
-	if o.Persistence == record.Disabled {
-		return nil
-	}
 	if o.Mode != "" && !slices.Contains(m.Firmware.Modes, o.Mode) {
 		return fmt.Errorf("%s on a machine with %s: %w", o.Mode, m.Firmware.Mode, ErrBootMode)
 	}
-	if o.Target == record.TargetNone {
+	if o.Persistence == record.Disabled || o.Target == record.TargetNone {
 		return nil
 	}
 	if m.Firmware.KernelBoot {

@@ -605,6 +605,14 @@ func TestEngine_firmwareModeOfItsOwn(t *testing.T) {
 		b.arm(record.Disabled, record.TargetNone)
 		b.modes(bios, uefi, bios)
 		b.orders(own)
+		// Clearing an override can set it, and so can clearing none.
+		b.set(record.Override{Persistence: record.Continuous, Target: record.TargetCD})
+		b.set(record.Override{Persistence: record.Disabled, Target: record.TargetNone, Mode: uefi})
+		b.modes(uefi, uefi, uefi)
+		b.orders(own)
+		b.set(record.Override{Persistence: record.Disabled, Target: record.TargetNone, Mode: bios})
+		b.modes(bios, uefi, bios)
+		b.override(record.Disabled)
 	})
 }
 

@@ -265,12 +265,13 @@ func (BootDeviceKind) EnumDescriptor() ([]byte, []int) {
 // own boot order.
 type BootOverride struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How long it counts. With DISABLED the other fields but boot_flags are
-	// ignored.
+	// How long it counts. With DISABLED the target is ignored.
 	Persistence BootPersistence `protobuf:"varint,1,opt,name=persistence,proto3,enum=bmc.boot.v1.BootPersistence" json:"persistence,omitempty"`
 	// What to boot from.
 	Target BootTarget `protobuf:"varint,2,opt,name=target,proto3,enum=bmc.boot.v1.BootTarget" json:"target,omitempty"`
-	// Firmware mode. Not set: the machine's own.
+	// Firmware mode for as long as the override counts; with DISABLED, the
+	// machine's own from then on, as by SetFirmwareMode. Not set: the machine's
+	// own.
 	Mode FirmwareMode `protobuf:"varint,3,opt,name=mode,proto3,enum=bmc.boot.v1.FirmwareMode" json:"mode,omitempty"`
 	// The IPMI boot flags (system boot option parameter 5, data 1 to 5, IPMI 2.0
 	// section 28.13) that a client wrote, kept verbatim so that it can read them
@@ -417,7 +418,8 @@ type BootStatus struct {
 	// What target can be set to: NONE and the kinds of device that the machine
 	// has.
 	AllowedTargets []BootTarget `protobuf:"varint,4,rep,packed,name=allowed_targets,json=allowedTargets,proto3,enum=bmc.boot.v1.BootTarget" json:"allowed_targets,omitempty"`
-	// What mode can be set to.
+	// What mode can be set to: the one that the machine's owner has chosen, or
+	// each that its architecture knows where the owner has not.
 	AllowedModes []FirmwareMode `protobuf:"varint,5,rep,packed,name=allowed_modes,json=allowedModes,proto3,enum=bmc.boot.v1.FirmwareMode" json:"allowed_modes,omitempty"`
 	// The machine's devices in its own boot order, those without an order last.
 	Devices       []*BootDevice `protobuf:"bytes,6,rep,name=devices,proto3" json:"devices,omitempty"`
@@ -690,6 +692,107 @@ func (x *SetBootOverrideResponse) GetStatus() *BootStatus {
 	return nil
 }
 
+// SetFirmwareModeRequest changes a machine's own firmware mode.
+type SetFirmwareModeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The BMC of the machine.
+	Bmc *v1.BMCReference `protobuf:"bytes,1,opt,name=bmc,proto3" json:"bmc,omitempty"`
+	// The new mode, LEGACY or UEFI.
+	Mode          FirmwareMode `protobuf:"varint,2,opt,name=mode,proto3,enum=bmc.boot.v1.FirmwareMode" json:"mode,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetFirmwareModeRequest) Reset() {
+	*x = SetFirmwareModeRequest{}
+	mi := &file_bmc_boot_v1_boot_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetFirmwareModeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetFirmwareModeRequest) ProtoMessage() {}
+
+func (x *SetFirmwareModeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_bmc_boot_v1_boot_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetFirmwareModeRequest.ProtoReflect.Descriptor instead.
+func (*SetFirmwareModeRequest) Descriptor() ([]byte, []int) {
+	return file_bmc_boot_v1_boot_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *SetFirmwareModeRequest) GetBmc() *v1.BMCReference {
+	if x != nil {
+		return x.Bmc
+	}
+	return nil
+}
+
+func (x *SetFirmwareModeRequest) GetMode() FirmwareMode {
+	if x != nil {
+		return x.Mode
+	}
+	return FirmwareMode_FIRMWARE_MODE_UNSPECIFIED
+}
+
+// SetFirmwareModeResponse has the status with the new mode.
+type SetFirmwareModeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The status.
+	Status        *BootStatus `protobuf:"bytes,1,opt,name=status,proto3" json:"status,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetFirmwareModeResponse) Reset() {
+	*x = SetFirmwareModeResponse{}
+	mi := &file_bmc_boot_v1_boot_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetFirmwareModeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetFirmwareModeResponse) ProtoMessage() {}
+
+func (x *SetFirmwareModeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_bmc_boot_v1_boot_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetFirmwareModeResponse.ProtoReflect.Descriptor instead.
+func (*SetFirmwareModeResponse) Descriptor() ([]byte, []int) {
+	return file_bmc_boot_v1_boot_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *SetFirmwareModeResponse) GetStatus() *BootStatus {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
 // WatchBootRequest asks for a machine's boot status and its changes.
 type WatchBootRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -701,7 +804,7 @@ type WatchBootRequest struct {
 
 func (x *WatchBootRequest) Reset() {
 	*x = WatchBootRequest{}
-	mi := &file_bmc_boot_v1_boot_proto_msgTypes[7]
+	mi := &file_bmc_boot_v1_boot_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -713,7 +816,7 @@ func (x *WatchBootRequest) String() string {
 func (*WatchBootRequest) ProtoMessage() {}
 
 func (x *WatchBootRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bmc_boot_v1_boot_proto_msgTypes[7]
+	mi := &file_bmc_boot_v1_boot_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -726,7 +829,7 @@ func (x *WatchBootRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchBootRequest.ProtoReflect.Descriptor instead.
 func (*WatchBootRequest) Descriptor() ([]byte, []int) {
-	return file_bmc_boot_v1_boot_proto_rawDescGZIP(), []int{7}
+	return file_bmc_boot_v1_boot_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *WatchBootRequest) GetBmc() *v1.BMCReference {
@@ -747,7 +850,7 @@ type WatchBootResponse struct {
 
 func (x *WatchBootResponse) Reset() {
 	*x = WatchBootResponse{}
-	mi := &file_bmc_boot_v1_boot_proto_msgTypes[8]
+	mi := &file_bmc_boot_v1_boot_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -759,7 +862,7 @@ func (x *WatchBootResponse) String() string {
 func (*WatchBootResponse) ProtoMessage() {}
 
 func (x *WatchBootResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bmc_boot_v1_boot_proto_msgTypes[8]
+	mi := &file_bmc_boot_v1_boot_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -772,7 +875,7 @@ func (x *WatchBootResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchBootResponse.ProtoReflect.Descriptor instead.
 func (*WatchBootResponse) Descriptor() ([]byte, []int) {
-	return file_bmc_boot_v1_boot_proto_rawDescGZIP(), []int{8}
+	return file_bmc_boot_v1_boot_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *WatchBootResponse) GetStatus() *BootStatus {
@@ -818,6 +921,12 @@ const file_bmc_boot_v1_boot_proto_rawDesc = "" +
 	"\boverride\x18\x02 \x01(\v2\x19.bmc.boot.v1.BootOverrideB\x06\xbaH\x03\xc8\x01\x01R\boverride:\x9d\x01\xbaH\x99\x01\x1a\x96\x01\n" +
 	"\x0foverride.target\x12/an override that is not DISABLED needs a target\x1aR!has(this.override) || this.override.persistence == 1 || this.override.target != 0\"J\n" +
 	"\x17SetBootOverrideResponse\x12/\n" +
+	"\x06status\x18\x01 \x01(\v2\x17.bmc.boot.v1.BootStatusR\x06status\"\x8d\x01\n" +
+	"\x16SetFirmwareModeRequest\x128\n" +
+	"\x03bmc\x18\x01 \x01(\v2\x1e.bmc.reference.v1.BMCReferenceB\x06\xbaH\x03\xc8\x01\x01R\x03bmc\x129\n" +
+	"\x04mode\x18\x02 \x01(\x0e2\x19.bmc.boot.v1.FirmwareModeB\n" +
+	"\xbaH\a\x82\x01\x04\x18\x02\x18\x03R\x04mode\"J\n" +
+	"\x17SetFirmwareModeResponse\x12/\n" +
 	"\x06status\x18\x01 \x01(\v2\x17.bmc.boot.v1.BootStatusR\x06status\"L\n" +
 	"\x10WatchBootRequest\x128\n" +
 	"\x03bmc\x18\x01 \x01(\v2\x1e.bmc.reference.v1.BMCReferenceB\x06\xbaH\x03\xc8\x01\x01R\x03bmc\"D\n" +
@@ -844,10 +953,11 @@ const file_bmc_boot_v1_boot_proto_rawDesc = "" +
 	"\x1cBOOT_DEVICE_KIND_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15BOOT_DEVICE_KIND_DISK\x10\x01\x12\x1a\n" +
 	"\x16BOOT_DEVICE_KIND_CDROM\x10\x02\x12\x1e\n" +
-	"\x1aBOOT_DEVICE_KIND_INTERFACE\x10\x032\xd2\x03\n" +
+	"\x1aBOOT_DEVICE_KIND_INTERFACE\x10\x032\xf6\x04\n" +
 	"\vBootService\x12\x81\x01\n" +
 	"\aGetBoot\x12\x1b.bmc.boot.v1.GetBootRequest\x1a\x1c.bmc.boot.v1.GetBootResponse\";\x82\xd3\xe4\x93\x025\x123/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/boot\x12\xac\x01\n" +
-	"\x0fSetBootOverride\x12#.bmc.boot.v1.SetBootOverrideRequest\x1a$.bmc.boot.v1.SetBootOverrideResponse\"N\x82\xd3\xe4\x93\x02H:\boverride\x1a</v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/boot/override\x12\x8f\x01\n" +
+	"\x0fSetBootOverride\x12#.bmc.boot.v1.SetBootOverrideRequest\x1a$.bmc.boot.v1.SetBootOverrideResponse\"N\x82\xd3\xe4\x93\x02H:\boverride\x1a</v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/boot/override\x12\xa1\x01\n" +
+	"\x0fSetFirmwareMode\x12#.bmc.boot.v1.SetFirmwareModeRequest\x1a$.bmc.boot.v1.SetFirmwareModeResponse\"C\x82\xd3\xe4\x93\x02=:\x01*\x1a8/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/boot/mode\x12\x8f\x01\n" +
 	"\tWatchBoot\x12\x1d.bmc.boot.v1.WatchBootRequest\x1a\x1e.bmc.boot.v1.WatchBootResponse\"A\x82\xd3\xe4\x93\x02;\x129/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/boot:watch0\x01B\x9b\x01\n" +
 	"\x0fcom.bmc.boot.v1B\tBootProtoP\x01Z/kubevirtbmc.dev/proto/gen/go/bmc/boot/v1;bootv1\xa2\x02\x03BBX\xaa\x02\vBmc.Boot.V1\xca\x02\vBmc\\Boot\\V1\xe2\x02\x17Bmc\\Boot\\V1\\GPBMetadata\xea\x02\rBmc::Boot::V1b\x06proto3"
 
@@ -864,7 +974,7 @@ func file_bmc_boot_v1_boot_proto_rawDescGZIP() []byte {
 }
 
 var file_bmc_boot_v1_boot_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_bmc_boot_v1_boot_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_bmc_boot_v1_boot_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_bmc_boot_v1_boot_proto_goTypes = []any{
 	(BootTarget)(0),                 // 0: bmc.boot.v1.BootTarget
 	(BootPersistence)(0),            // 1: bmc.boot.v1.BootPersistence
@@ -877,9 +987,11 @@ var file_bmc_boot_v1_boot_proto_goTypes = []any{
 	(*GetBootResponse)(nil),         // 8: bmc.boot.v1.GetBootResponse
 	(*SetBootOverrideRequest)(nil),  // 9: bmc.boot.v1.SetBootOverrideRequest
 	(*SetBootOverrideResponse)(nil), // 10: bmc.boot.v1.SetBootOverrideResponse
-	(*WatchBootRequest)(nil),        // 11: bmc.boot.v1.WatchBootRequest
-	(*WatchBootResponse)(nil),       // 12: bmc.boot.v1.WatchBootResponse
-	(*v1.BMCReference)(nil),         // 13: bmc.reference.v1.BMCReference
+	(*SetFirmwareModeRequest)(nil),  // 11: bmc.boot.v1.SetFirmwareModeRequest
+	(*SetFirmwareModeResponse)(nil), // 12: bmc.boot.v1.SetFirmwareModeResponse
+	(*WatchBootRequest)(nil),        // 13: bmc.boot.v1.WatchBootRequest
+	(*WatchBootResponse)(nil),       // 14: bmc.boot.v1.WatchBootResponse
+	(*v1.BMCReference)(nil),         // 15: bmc.reference.v1.BMCReference
 }
 var file_bmc_boot_v1_boot_proto_depIdxs = []int32{
 	1,  // 0: bmc.boot.v1.BootOverride.persistence:type_name -> bmc.boot.v1.BootPersistence
@@ -891,24 +1003,29 @@ var file_bmc_boot_v1_boot_proto_depIdxs = []int32{
 	0,  // 6: bmc.boot.v1.BootStatus.allowed_targets:type_name -> bmc.boot.v1.BootTarget
 	2,  // 7: bmc.boot.v1.BootStatus.allowed_modes:type_name -> bmc.boot.v1.FirmwareMode
 	5,  // 8: bmc.boot.v1.BootStatus.devices:type_name -> bmc.boot.v1.BootDevice
-	13, // 9: bmc.boot.v1.GetBootRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	15, // 9: bmc.boot.v1.GetBootRequest.bmc:type_name -> bmc.reference.v1.BMCReference
 	6,  // 10: bmc.boot.v1.GetBootResponse.status:type_name -> bmc.boot.v1.BootStatus
-	13, // 11: bmc.boot.v1.SetBootOverrideRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	15, // 11: bmc.boot.v1.SetBootOverrideRequest.bmc:type_name -> bmc.reference.v1.BMCReference
 	4,  // 12: bmc.boot.v1.SetBootOverrideRequest.override:type_name -> bmc.boot.v1.BootOverride
 	6,  // 13: bmc.boot.v1.SetBootOverrideResponse.status:type_name -> bmc.boot.v1.BootStatus
-	13, // 14: bmc.boot.v1.WatchBootRequest.bmc:type_name -> bmc.reference.v1.BMCReference
-	6,  // 15: bmc.boot.v1.WatchBootResponse.status:type_name -> bmc.boot.v1.BootStatus
-	7,  // 16: bmc.boot.v1.BootService.GetBoot:input_type -> bmc.boot.v1.GetBootRequest
-	9,  // 17: bmc.boot.v1.BootService.SetBootOverride:input_type -> bmc.boot.v1.SetBootOverrideRequest
-	11, // 18: bmc.boot.v1.BootService.WatchBoot:input_type -> bmc.boot.v1.WatchBootRequest
-	8,  // 19: bmc.boot.v1.BootService.GetBoot:output_type -> bmc.boot.v1.GetBootResponse
-	10, // 20: bmc.boot.v1.BootService.SetBootOverride:output_type -> bmc.boot.v1.SetBootOverrideResponse
-	12, // 21: bmc.boot.v1.BootService.WatchBoot:output_type -> bmc.boot.v1.WatchBootResponse
-	19, // [19:22] is the sub-list for method output_type
-	16, // [16:19] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	15, // 14: bmc.boot.v1.SetFirmwareModeRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	2,  // 15: bmc.boot.v1.SetFirmwareModeRequest.mode:type_name -> bmc.boot.v1.FirmwareMode
+	6,  // 16: bmc.boot.v1.SetFirmwareModeResponse.status:type_name -> bmc.boot.v1.BootStatus
+	15, // 17: bmc.boot.v1.WatchBootRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	6,  // 18: bmc.boot.v1.WatchBootResponse.status:type_name -> bmc.boot.v1.BootStatus
+	7,  // 19: bmc.boot.v1.BootService.GetBoot:input_type -> bmc.boot.v1.GetBootRequest
+	9,  // 20: bmc.boot.v1.BootService.SetBootOverride:input_type -> bmc.boot.v1.SetBootOverrideRequest
+	11, // 21: bmc.boot.v1.BootService.SetFirmwareMode:input_type -> bmc.boot.v1.SetFirmwareModeRequest
+	13, // 22: bmc.boot.v1.BootService.WatchBoot:input_type -> bmc.boot.v1.WatchBootRequest
+	8,  // 23: bmc.boot.v1.BootService.GetBoot:output_type -> bmc.boot.v1.GetBootResponse
+	10, // 24: bmc.boot.v1.BootService.SetBootOverride:output_type -> bmc.boot.v1.SetBootOverrideResponse
+	12, // 25: bmc.boot.v1.BootService.SetFirmwareMode:output_type -> bmc.boot.v1.SetFirmwareModeResponse
+	14, // 26: bmc.boot.v1.BootService.WatchBoot:output_type -> bmc.boot.v1.WatchBootResponse
+	23, // [23:27] is the sub-list for method output_type
+	19, // [19:23] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_bmc_boot_v1_boot_proto_init() }
@@ -922,7 +1039,7 @@ func file_bmc_boot_v1_boot_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bmc_boot_v1_boot_proto_rawDesc), len(file_bmc_boot_v1_boot_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   9,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

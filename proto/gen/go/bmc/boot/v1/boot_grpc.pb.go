@@ -26,6 +26,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	BootService_GetBoot_FullMethodName         = "/bmc.boot.v1.BootService/GetBoot"
 	BootService_SetBootOverride_FullMethodName = "/bmc.boot.v1.BootService/SetBootOverride"
+	BootService_SetFirmwareMode_FullMethodName = "/bmc.boot.v1.BootService/SetFirmwareMode"
 	BootService_WatchBoot_FullMethodName       = "/bmc.boot.v1.BootService/WatchBoot"
 )
 
@@ -44,6 +45,12 @@ type BootServiceClient interface {
 	// Fails with NO_BOOT_DEVICE, BOOT_MODE_UNSUPPORTED, KERNEL_BOOT or
 	// HYPERVISOR_UNAVAILABLE, and then the earlier override still stands.
 	SetBootOverride(ctx context.Context, in *SetBootOverrideRequest, opts ...grpc.CallOption) (*SetBootOverrideResponse, error)
+	// SetFirmwareMode changes the machine's own firmware mode, from its next
+	// instance on; an override under way takes the mode too. The settings of a
+	// mode that the machine had of its own (Secure Boot, persistent variables)
+	// come back with that mode. Fails with BOOT_MODE_UNSUPPORTED for a mode that
+	// is not among allowed_modes.
+	SetFirmwareMode(ctx context.Context, in *SetFirmwareModeRequest, opts ...grpc.CallOption) (*SetFirmwareModeResponse, error)
 	// WatchBoot sends the present status at once and then each change, until the
 	// client ends the call. A slow reader misses states in between, never the
 	// last one.
@@ -72,6 +79,16 @@ func (c *bootServiceClient) SetBootOverride(ctx context.Context, in *SetBootOver
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(SetBootOverrideResponse)
 	err := c.cc.Invoke(ctx, BootService_SetBootOverride_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *bootServiceClient) SetFirmwareMode(ctx context.Context, in *SetFirmwareModeRequest, opts ...grpc.CallOption) (*SetFirmwareModeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SetFirmwareModeResponse)
+	err := c.cc.Invoke(ctx, BootService_SetFirmwareMode_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -112,6 +129,12 @@ type BootServiceServer interface {
 	// Fails with NO_BOOT_DEVICE, BOOT_MODE_UNSUPPORTED, KERNEL_BOOT or
 	// HYPERVISOR_UNAVAILABLE, and then the earlier override still stands.
 	SetBootOverride(context.Context, *SetBootOverrideRequest) (*SetBootOverrideResponse, error)
+	// SetFirmwareMode changes the machine's own firmware mode, from its next
+	// instance on; an override under way takes the mode too. The settings of a
+	// mode that the machine had of its own (Secure Boot, persistent variables)
+	// come back with that mode. Fails with BOOT_MODE_UNSUPPORTED for a mode that
+	// is not among allowed_modes.
+	SetFirmwareMode(context.Context, *SetFirmwareModeRequest) (*SetFirmwareModeResponse, error)
 	// WatchBoot sends the present status at once and then each change, until the
 	// client ends the call. A slow reader misses states in between, never the
 	// last one.
@@ -131,6 +154,9 @@ func (UnimplementedBootServiceServer) GetBoot(context.Context, *GetBootRequest) 
 }
 func (UnimplementedBootServiceServer) SetBootOverride(context.Context, *SetBootOverrideRequest) (*SetBootOverrideResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SetBootOverride not implemented")
+}
+func (UnimplementedBootServiceServer) SetFirmwareMode(context.Context, *SetFirmwareModeRequest) (*SetFirmwareModeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetFirmwareMode not implemented")
 }
 func (UnimplementedBootServiceServer) WatchBoot(*WatchBootRequest, grpc.ServerStreamingServer[WatchBootResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchBoot not implemented")
@@ -192,6 +218,24 @@ func _BootService_SetBootOverride_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _BootService_SetFirmwareMode_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetFirmwareModeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BootServiceServer).SetFirmwareMode(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: BootService_SetFirmwareMode_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BootServiceServer).SetFirmwareMode(ctx, req.(*SetFirmwareModeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _BootService_WatchBoot_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(WatchBootRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -217,6 +261,10 @@ var BootService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "SetBootOverride",
 			Handler:    _BootService_SetBootOverride_Handler,
+		},
+		{
+			MethodName: "SetFirmwareMode",
+			Handler:    _BootService_SetFirmwareMode_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

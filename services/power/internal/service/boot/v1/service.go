@@ -90,6 +90,31 @@ func (s *Service) set(ctx context.Context, request *bootv1.SetBootOverrideReques
 	return s.status(request.GetBmc())
 }
 
+// SetFirmwareMode implements BootService.
+func (s *Service) SetFirmwareMode(ctx context.Context, request *bootv1.SetFirmwareModeRequest) (*bootv1.SetFirmwareModeResponse, error) {
+	status, err := s.setMode(ctx, request)
+	err = reason.Status(err)
+	audit.Record(ctx, s.log, grpcserver.IdentityOf(ctx), "FIRMWARE_MODE "+request.GetMode().String(), request.GetBmc(), err)
+	if err != nil {
+		return nil, err
+	}
+	return &bootv1.SetFirmwareModeResponse{Status: status}, nil
+}
+
+func (s *Service) setMode(ctx context.Context, request *bootv1.SetFirmwareModeRequest) (*bootv1.BootStatus, error) {
+	ref, err := s.resolve(request.GetBmc())
+	if err != nil {
+		return nil, err
+	}
+	if _, err := s.engine.BootStatus(ref); err != nil {
+		return nil, err
+	}
+	if err := s.engine.SetFirmwareMode(ctx, ref, modes[request.GetMode()]); err != nil {
+		return nil, err
+	}
+	return s.status(request.GetBmc())
+}
+
 // WatchBoot implements BootService.
 func (s *Service) WatchBoot(request *bootv1.WatchBootRequest, stream grpc.ServerStreamingServer[bootv1.WatchBootResponse]) error {
 	ref, err := s.resolve(request.GetBmc())
