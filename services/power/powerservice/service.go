@@ -79,7 +79,7 @@ func New(config Config) (*Service, error) {
 		power:     powerv1.New(powerv1.Config{Engine: engine, Resolver: config.Resolver, Log: config.Log}),
 		boot:      bootv1.New(bootv1.Config{Engine: engine, Resolver: config.Resolver, Log: config.Log}),
 		console:   consolev1.New(consolev1.Config{Hub: hub, Resolver: config.Resolver, Log: config.Log}),
-		inventory: inventoryv1.New(inventoryv1.Config{Machines: config.Hypervisor, Follower: engine, Resolver: config.Resolver}),
+		inventory: inventoryv1.New(inventoryv1.Config{Engine: engine, Resolver: config.Resolver}),
 	}, nil
 }
 

@@ -101,6 +101,8 @@ type entry struct {
 	// failures counts refusals of the hypervisor in a row, trouble is the last.
 	failures int
 	trouble  string
+	// see says that what the instance shows of the hardware is to be kept.
+	see bool
 	// undo is an override that could not be set and may be there all the same;
 	// nil when there is none.
 	undo *undo

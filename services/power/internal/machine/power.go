@@ -107,6 +107,7 @@ func (e *Engine) accept(ctx context.Context, ref hypervisor.Ref, action transiti
 			own.StartSent = latest.StartSent
 		}
 		rec.Power.Operation = own
+		rec.Seen = see(m, rec.Seen)
 		return nil
 	})
 	unseen = errors.Is(err, hypervisor.ErrUnseen)
@@ -227,6 +228,9 @@ func (e *Engine) next(ctx context.Context, ref hypervisor.Ref) time.Duration {
 	m, rec, err := e.read(ref)
 	if err != nil {
 		return e.retry(ref, "read machine", err)
+	}
+	if err := e.keepSeen(ctx, ref); err != nil {
+		e.logger(ref).Info("can't keep the machine's hardware", slog.String(logkey.Error, err.Error()))
 	}
 	if rec.Override.Active() {
 		settled, err := e.boot.settle(ctx, m, rec.Override)
@@ -454,6 +458,7 @@ func (e *Engine) finish(ctx context.Context, ref hypervisor.Ref, op *record.Oper
 		if phase == record.Succeeded && current.Step.Completes() {
 			rec.Power.Reset = now
 		}
+		rec.Seen = see(m, rec.Seen)
 		if phase == record.Succeeded && m.RunStrategy != hypervisor.RunStrategyHalted {
 			rec.Power.RunStrategy = ""
 		}

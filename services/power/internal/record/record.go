@@ -18,6 +18,7 @@ import (
 const (
 	powerKey = "power"
 	bootKey  = "boot"
+	seenKey  = "seen"
 )
 
 // Record is the power service's state of a machine.
@@ -25,6 +26,8 @@ type Record struct {
 	Power Power
 	// Override is the boot override; nil when there is none.
 	Override *Override
+	// Seen is what the last instance had; nil when none was seen.
+	Seen *Seen
 
 	// others are the document's other members.
 	others map[string]json.RawMessage
@@ -39,6 +42,17 @@ type Power struct {
 	RunStrategy hypervisor.RunStrategy `json:"runStrategy,omitempty"`
 	// Reset is when the guest was last reset without a new instance.
 	Reset time.Time `json:"reset,omitzero"`
+}
+
+// Seen is what only an instance shows of a machine's hardware, kept for the time
+// that there is none.
+type Seen struct {
+	// MachineUID is the machine's: another one of its name has nothing of it.
+	MachineUID string `json:"machineUID"`
+	// MACs are the interfaces' addresses, by name.
+	MACs map[string]string `json:"macs,omitempty"`
+	// Capacities are the disks' sizes in bytes, by name.
+	Capacities map[string]int64 `json:"capacities,omitempty"`
 }
 
 // Phase is how far an operation is.
@@ -169,12 +183,18 @@ func Parse(document []byte) (*Record, error) {
 		}
 		delete(r.others, bootKey)
 	}
+	if raw, ok := r.others[seenKey]; ok {
+		if err := json.Unmarshal(raw, &r.Seen); err != nil {
+			return nil, fmt.Errorf("parse what was seen: %w", err)
+		}
+		delete(r.others, seenKey)
+	}
 	return r, nil
 }
 
 // Document returns the record as JSON; nil when there is nothing to keep.
 func (r *Record) Document() ([]byte, error) {
-	members := make(map[string]any, len(r.others)+2)
+	members := make(map[string]any, len(r.others)+3)
 	for key, raw := range r.others {
 		members[key] = raw
 	}
@@ -183,6 +203,9 @@ func (r *Record) Document() ([]byte, error) {
 	}
 	if r.Override != nil {
 		members[bootKey] = r.Override
+	}
+	if r.Seen != nil {
+		members[seenKey] = r.Seen
 	}
 	if len(members) == 0 {
 		return nil, nil

@@ -15,32 +15,26 @@ import (
 	"kubevirtbmc.dev/pkg/hypervisor/follow"
 	inventoryv1 "kubevirtbmc.dev/proto/gen/go/bmc/inventory/v1"
 	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
+	"kubevirtbmc.dev/services/power/internal/machine"
 	"kubevirtbmc.dev/services/power/internal/service/reason"
 )
 
-// Follower tells of a machine's changes.
-type Follower interface {
-	Follow(ref hypervisor.Ref) (changes <-chan struct{}, cancel func())
-}
-
 // Config of the service.
 type Config struct {
-	Machines hypervisor.Machines
-	Follower Follower
+	Engine   *machine.Engine
 	Resolver hypervisor.Resolver
 }
 
 // Service is InventoryService.
 type Service struct {
 	inventoryv1.UnsafeInventoryServiceServer
-	machines hypervisor.Machines
-	follower Follower
+	engine   *machine.Engine
 	resolver hypervisor.Resolver
 }
 
 // New makes the service.
 func New(config Config) *Service {
-	return &Service{machines: config.Machines, follower: config.Follower, resolver: config.Resolver}
+	return &Service{engine: config.Engine, resolver: config.Resolver}
 }
 
 // Register adds the service to a server.
@@ -63,7 +57,7 @@ func (s *Service) WatchInventory(request *inventoryv1.WatchInventoryRequest, str
 	if err != nil {
 		return reason.Status(err)
 	}
-	changes, cancel := s.follower.Follow(ref)
+	changes, cancel := s.engine.Follow(ref)
 	defer cancel()
 	return reason.Status(follow.Send(stream.Context(), changes, func() (*inventoryv1.WatchInventoryResponse, error) {
 		inventory, err := s.inventory(request.GetBmc())
@@ -79,7 +73,7 @@ func (s *Service) inventory(bmc *referencev1.BMCReference) (*inventoryv1.Invento
 	if err != nil {
 		return nil, err
 	}
-	m, err := s.machines.Get(ref)
+	m, err := s.engine.Machine(ref)
 	if err != nil {
 		return nil, err
 	}
