@@ -19,10 +19,18 @@ import (
 
 // Bench is a hypervisor to test and what the suite needs besides it.
 type Bench struct {
+	// Name of the hypervisor, for tables.
+	Name       string
 	Hypervisor hypervisor.Hypervisor
 	// NewMachine makes a machine and returns its name. It goes away at the end
 	// of the test.
 	NewMachine func(t *testing.T, spec Spec) hypervisor.Ref
+	// DeleteMachine deletes a machine as a user does, its instance with it, and
+	// does not wait.
+	DeleteMachine func(ref hypervisor.Ref) error
+	// Template returns all that a user can write of a machine, as text to be
+	// compared.
+	Template func(ref hypervisor.Ref) (string, error)
 	// Guest controls the guests; a nil function is something that this bench
 	// can't do, and its tests are skipped.
 	Guest Guest
@@ -41,6 +49,20 @@ type Bench struct {
 // order 1 and one interface with 2.
 type Spec struct {
 	RunStrategy hypervisor.RunStrategy
+	// Running asks for KubeVirt's deprecated spec.running in place of a run
+	// strategy: true means Always, false Halted.
+	Running *bool
+	// Name is that of an earlier machine, which is gone; empty: a new one.
+	Name string
+	// GracePeriod is what the guest may take to shut down; the bench's own when
+	// 0.
+	GracePeriod time.Duration
+	// Agent asks for a guest that runs the guest agent.
+	Agent bool
+	// NoMAC asks for interfaces that have no address before an instance has one.
+	NoMAC bool
+	// KernelBoot asks for a machine that boots a kernel past the boot order.
+	KernelBoot bool
 	// Devices are the boot devices; a cdrom with a volume has a medium of
 	// somebody else in its tray.
 	Devices []hypervisor.BootDevice
@@ -58,6 +80,9 @@ type Guest struct {
 	Crash func(hypervisor.Ref) error
 	// Reboot has the guest reboot itself.
 	Reboot func(hypervisor.Ref) error
+	// BootedFrom returns the name of the device that the running guest was
+	// started from.
+	BootedFrom func(hypervisor.Ref) (string, error)
 	// Echoes tells that the guest echoes what is typed at its serial console.
 	Echoes bool
 }

@@ -264,6 +264,11 @@ func escalate(b *bed) {
 			b.stays(ref, "being deleted", dying)
 			if strategy == hypervisor.RunStrategyAlways {
 				b.conflict("stop with the same grace period", b.Hypervisor.Stop(b.Context(), ref, nil))
+				// Refused, and it counts all the same.
+				b.conflict("stop with a longer grace period", b.Hypervisor.Stop(b.Context(), ref, grace(20*b.Timeout)))
+				b.until(ref, "given more time", func(m *hypervisor.Machine) bool {
+					return dying(m) && m.Instance.GracePeriod == 20*b.Timeout
+				})
 			}
 			b.ok("stop at once", b.Hypervisor.Stop(b.Context(), ref, grace(0)))
 			b.until(ref, "without instance", absent)

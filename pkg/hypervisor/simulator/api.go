@@ -23,7 +23,7 @@ func (s *Simulator) Start(ctx context.Context, ref hypervisor.Ref) error {
 			m.strategy = hypervisor.RunStrategyAlways
 			return nil
 		case hypervisor.RunStrategyRerunOnFailure, hypervisor.RunStrategyManual:
-			if m.instance == nil {
+			if m.instance == nil || !m.instance.phase.Final() {
 				return m.queue(stateChange{kind: requestStart})
 			}
 			if m.strategy == hypervisor.RunStrategyRerunOnFailure && m.instance.phase == hypervisor.PhaseFailed {
@@ -48,9 +48,15 @@ func (s *Simulator) Stop(ctx context.Context, ref hypervisor.Ref, grace *time.Du
 				return hypervisor.Conflictf("VM is not running")
 			}
 			if grace == nil || *grace >= m.instance.grace {
+				if grace != nil {
+					// KubeVirt refuses after it has written the instance's.
+					m.setGrace(*grace)
+					m.syncLater(s.delays.Control)
+				}
 				return hypervisor.Conflictf("%s only supports manual stop requests with a shorter graceperiod", m.strategy)
 			}
 			m.setGrace(*grace)
+			m.requestStop()
 		case hypervisor.RunStrategyRerunOnFailure, hypervisor.RunStrategyManual:
 			if !m.live() {
 				return hypervisor.Conflictf("VM is not running")
@@ -58,7 +64,7 @@ func (s *Simulator) Stop(ctx context.Context, ref hypervisor.Ref, grace *time.Du
 			if grace != nil {
 				m.setGrace(*grace)
 			}
-			m.changes = []stateChange{{kind: requestStop, uid: m.instance.uid}}
+			m.requestStop()
 		case hypervisor.RunStrategyAlways, hypervisor.RunStrategyOnce:
 			if m.live() && grace != nil {
 				m.setGrace(*grace)
@@ -75,10 +81,11 @@ func (s *Simulator) Stop(ctx context.Context, ref hypervisor.Ref, grace *time.Du
 func (s *Simulator) Restart(ctx context.Context, ref hypervisor.Ref) error {
 	return s.request(ctx, ref, VerbRestart, func(m *machine) error {
 		if m.strategy == hypervisor.RunStrategyHalted || m.strategy == hypervisor.RunStrategyOnce {
-			return hypervisor.Conflictf("%s does not support manual restart requests", m.strategy)
+			// Spelled as KubeVirt does.
+			return hypervisor.Conflictf("RunStategy %s does not support manual restart requests", m.strategy)
 		}
 		if m.instance == nil {
-			return hypervisor.Conflictf("VM is not running")
+			return hypervisor.Conflictf("VM is not running: %s", hypervisor.RunStrategyHalted)
 		}
 		return m.queue(stateChange{kind: requestStop, uid: m.instance.uid}, stateChange{kind: requestStart})
 	})
@@ -90,7 +97,20 @@ func (m *machine) queue(changes ...stateChange) error {
 		return hypervisor.ErrUnderway
 	}
 	m.changes = changes
+	m.forgive()
 	return nil
+}
+
+// requestStop replaces whatever requests wait.
+func (m *machine) requestStop() {
+	m.changes = []stateChange{{kind: requestStop, uid: m.instance.uid}}
+	m.forgive()
+}
+
+// forgive ends the back-off, as each request that KubeVirt queues does.
+func (m *machine) forgive() {
+	m.failures = 0
+	m.retryAt = time.Time{}
 }
 
 // Reset is KubeVirt's reset subresource of the instance.
@@ -115,11 +135,12 @@ func (s *Simulator) SoftReboot(ctx context.Context, ref hypervisor.Ref) error {
 		case i == nil:
 			return hypervisor.ErrNoInstance
 		case !m.running():
-			return hypervisor.Conflictf("VMI is not running")
+			return hypervisor.Conflictf("VM is not running")
 		case i.paused:
 			return hypervisor.Conflictf("VMI is paused")
 		case m.ignoreACPI && !i.agent:
-			// Accepted and never acted on.
+			// Accepted, and not acted on before the guest switches itself off.
+			i.rebootPending = !i.deleting
 			return nil
 		}
 		boots := i.boots
@@ -139,11 +160,15 @@ func (s *Simulator) Pause(ctx context.Context, ref hypervisor.Ref) error {
 		case m.instance == nil:
 			return hypervisor.ErrNoInstance
 		case !m.running():
-			return hypervisor.Conflictf("VMI is not running")
+			return hypervisor.Conflictf("VM is not running")
 		case m.instance.paused:
 			return hypervisor.Conflictf("VMI is already paused")
 		}
 		m.instance.paused = true
+		if m.instance.deleting {
+			// A frozen guest does not shut down.
+			m.scheduleEnd(m.instance)
+		}
 		return nil
 	})
 }

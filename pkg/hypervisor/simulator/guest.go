@@ -100,7 +100,14 @@ func (s *Simulator) FailImport(ref hypervisor.Ref, device, message string) error
 
 // PowerOffGuest has the guest switch itself off.
 func (s *Simulator) PowerOffGuest(ref hypervisor.Ref) error {
-	return s.guest(ref, func(m *machine) { m.finish(m.instance, hypervisor.PhaseSucceeded) })
+	return s.guest(ref, func(m *machine) {
+		if m.instance.rebootPending {
+			m.instance.rebootPending = false
+			m.boot(m.instance)
+			return
+		}
+		m.finish(m.instance, hypervisor.PhaseSucceeded)
+	})
 }
 
 // CrashGuest has the guest's hypervisor process fail.

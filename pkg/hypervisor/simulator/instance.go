@@ -32,6 +32,9 @@ type instance struct {
 	deleted time.Time
 	// end is the timer that ends the instance.
 	end *time.Timer
+	// rebootPending: a soft reboot that the guest ignored makes its next
+	// power-off a reboot, until it is asked to stop.
+	rebootPending bool
 	// boots counts the guest's starts, so that the timers of an earlier one do
 	// nothing.
 	boots      int
@@ -62,12 +65,18 @@ func (m *machine) afterOn(i *instance, delay time.Duration, f func()) *time.Time
 	})
 }
 
-// launch makes an instance, or waits for the back-off to end.
-func (m *machine) launch() {
-	if left := time.Until(m.retryAt); left > 0 {
+// backOff tells whether instances that never ran keep the next one waiting, and
+// has the controller look again afterwards. Manual and Once know no back-off.
+func (m *machine) backOff() bool {
+	left := time.Until(m.retryAt)
+	if left > 0 {
 		m.syncLater(left)
-		return
 	}
+	return left > 0
+}
+
+// launch makes an instance.
+func (m *machine) launch() {
 	d := m.simulator.delays
 	m.instances++
 	i := &instance{
@@ -134,6 +143,7 @@ func (m *machine) scheduleEnd(i *instance) {
 		i.end.Stop()
 	}
 	d := m.simulator.delays
+	i.rebootPending = false
 	asked := time.Since(i.deleted)
 	// A longer period than the template's hardly counts: the pod around the guest
 	// keeps the times that it was made with (seen on KubeVirt 1.7.0).
@@ -176,6 +186,10 @@ func (m *machine) finish(i *instance, phase hypervisor.Phase) {
 func (m *machine) removeLater(i *instance) {
 	m.afterOn(i, m.simulator.delays.Linger, func() {
 		m.instance = nil
+		if m.deleting {
+			time.AfterFunc(0, func() { m.simulator.remove(m) })
+			return
+		}
 		m.sync()
 	})
 }

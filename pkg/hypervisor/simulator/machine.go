@@ -43,8 +43,10 @@ type machine struct {
 	snapshot  atomic.Pointer[hypervisor.Machine]
 
 	// mu guards what follows.
-	mu       sync.Mutex
-	gone     bool
+	mu   sync.Mutex
+	gone bool
+	// deleting: it goes with its instance.
+	deleting bool
 	strategy hypervisor.RunStrategy
 	// seenStrategy is the strategy at the controller's last look: under
 	// RerunOnFailure only a change of it starts a machine by itself.
@@ -109,6 +111,7 @@ func (m *machine) publish() {
 		Ref:             m.ref,
 		UID:             m.uid,
 		ResourceVersion: strconv.FormatUint(m.simulator.revision.Add(1), 10),
+		Deleting:        m.deleting,
 		RunStrategy:     m.strategy,
 		RestartRequired: m.restartRequired,
 		GracePeriod:     m.spec.GracePeriod,
@@ -167,18 +170,26 @@ func (m *machine) sync() {
 	strategyChanged := m.seenStrategy != m.strategy
 	m.seenStrategy = m.strategy
 	i := m.instance
+	if m.deleting {
+		if i != nil {
+			m.delete()
+		}
+		return
+	}
 
 	switch m.strategy {
 	case hypervisor.RunStrategyAlways:
 		if i == nil {
-			m.launch()
+			if !m.backOff() {
+				m.launch()
+			}
 		} else if i.phase.Final() || m.stopRequested() {
 			m.delete()
 		}
 	case hypervisor.RunStrategyRerunOnFailure:
 		switch {
 		case i == nil:
-			if strategyChanged || m.startRequested() {
+			if (strategyChanged || m.startRequested()) && !m.backOff() {
 				m.launch()
 			}
 		case m.stopRequested():
@@ -202,8 +213,14 @@ func (m *machine) sync() {
 			m.launch()
 		}
 	case hypervisor.RunStrategyHalted:
-		if i != nil {
+		switch {
+		case i != nil:
 			m.delete()
+		case m.startRequested():
+			// What a start in the state paused is made of; a restart that a stop
+			// overtook leaves one behind too.
+			m.strategy = hypervisor.RunStrategyAlways
+			m.syncLater(m.simulator.delays.Control)
 		}
 	}
 	m.forgetDone()

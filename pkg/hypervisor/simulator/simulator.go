@@ -127,22 +127,44 @@ func (s *Simulator) AddMachine(spec Spec) error {
 	return nil
 }
 
+// Delete deletes a machine as a user does: it stays until its instance has ended
+// and gone.
+func (s *Simulator) Delete(ref hypervisor.Ref) error {
+	last := false
+	err := s.change(ref, func(m *machine) error {
+		m.deleting = true
+		last = m.instance == nil
+		m.syncLater(s.delays.Control)
+		return nil
+	})
+	if err == nil && last {
+		return s.DeleteMachine(ref)
+	}
+	return err
+}
+
 // DeleteMachine removes a machine and its instance at once.
 func (s *Simulator) DeleteMachine(ref hypervisor.Ref) error {
-	s.mu.Lock()
-	m, ok := s.machines[ref]
-	delete(s.machines, ref)
-	s.mu.Unlock()
-	if !ok {
-		return hypervisor.ErrNotFound
+	m, err := s.machine(ref)
+	if err != nil {
+		return err
 	}
+	s.remove(m)
+	return nil
+}
+
+func (s *Simulator) remove(m *machine) {
+	s.mu.Lock()
+	if s.machines[m.ref] == m {
+		delete(s.machines, m.ref)
+	}
+	s.mu.Unlock()
 	m.mu.Lock()
 	m.gone = true
 	m.instance = nil
 	m.hangUp()
 	m.mu.Unlock()
-	s.notify(ref)
-	return nil
+	s.notify(m.ref)
 }
 
 // Get returns a machine.

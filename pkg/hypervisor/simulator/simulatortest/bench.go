@@ -20,10 +20,15 @@ import (
 func Bench(s *simulator.Simulator, h hypervisor.Hypervisor) contract.Bench {
 	var count atomic.Int64
 	return contract.Bench{
+		Name:       "simulator",
 		Hypervisor: h,
 		NewMachine: func(t *testing.T, spec contract.Spec) hypervisor.Ref {
 			t.Helper()
-			ref := hypervisor.Ref{Namespace: "default", Name: fmt.Sprintf("machine-%d", count.Add(1))}
+			name := spec.Name
+			if name == "" {
+				name = fmt.Sprintf("machine-%d", count.Add(1))
+			}
+			ref := hypervisor.Ref{Namespace: "default", Name: name}
 			if err := s.AddMachine(machine(ref, spec)); err != nil {
 				t.Fatal(err)
 			}
@@ -39,7 +44,19 @@ func Bench(s *simulator.Simulator, h hypervisor.Hypervisor) contract.Bench {
 				}
 			}
 		},
-		Guest:      contract.Guest{PowerOff: s.PowerOffGuest, Crash: s.CrashGuest, Reboot: s.RebootGuest, Echoes: true},
+		DeleteMachine: s.Delete,
+		Template: func(ref hypervisor.Ref) (string, error) {
+			m, err := s.Get(ref)
+			if err != nil {
+				return "", err
+			}
+			return fmt.Sprintf("run strategy %s\ngrace period %s\nfirmware %+v\ndevices %+v\n", m.RunStrategy, m.GracePeriod, m.Firmware, m.Devices), nil
+		},
+		Guest: contract.Guest{
+			PowerOff: s.PowerOffGuest, Crash: s.CrashGuest, Reboot: s.RebootGuest,
+			BootedFrom: func(ref hypervisor.Ref) (string, error) { return s.BootedFrom(ref), nil },
+			Echoes:     true,
+		},
 		Timeout:    timeout,
 		Quiet:      100 * time.Millisecond,
 		ShortGrace: 30 * time.Millisecond,
@@ -55,11 +72,21 @@ func machine(ref hypervisor.Ref, spec contract.Spec) simulator.Spec {
 	s := simulator.Spec{
 		Ref:             ref,
 		RunStrategy:     spec.RunStrategy,
+		GracePeriod:     spec.GracePeriod,
+		KernelBoot:      spec.KernelBoot,
+		Agent:           spec.Agent,
 		IgnoreACPI:      spec.IgnoreACPI,
 		NoSerialConsole: spec.NoSerialConsole,
 		Disks:           []simulator.DiskSpec{},
 		Trays:           []simulator.TraySpec{},
 		Interfaces:      []simulator.InterfaceSpec{},
+	}
+	if spec.Running != nil {
+		// The field is KubeVirt's; what it means is the run strategy.
+		s.RunStrategy = hypervisor.RunStrategyHalted
+		if *spec.Running {
+			s.RunStrategy = hypervisor.RunStrategyAlways
+		}
 	}
 	devices := spec.Devices
 	if devices == nil {
