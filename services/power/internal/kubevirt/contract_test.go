@@ -13,6 +13,8 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -26,9 +28,11 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	kvv1 "kubevirt.io/api/core/v1"
 	kvclient "kubevirt.io/client-go/kubevirt/typed/core/v1"
+	"sigs.k8s.io/yaml"
 
 	"kubevirtbmc.dev/pkg/hypervisor"
 	"kubevirtbmc.dev/pkg/hypervisor/contract"
+	"kubevirtbmc.dev/services/power/internal/acceptance"
 	"kubevirtbmc.dev/services/power/internal/kubevirt"
 )
 
@@ -122,7 +126,9 @@ func (c *cluster) createNamespace(t *testing.T) {
 // add creates a machine and waits until the hypervisor knows it.
 func (c *cluster) add(t *testing.T, vm *kvv1.VirtualMachine) hypervisor.Ref {
 	t.Helper()
-	vm.Name = fmt.Sprintf("vm-%d", c.machines.Add(1))
+	if vm.Name == "" {
+		vm.Name = fmt.Sprintf("vm-%d", c.machines.Add(1))
+	}
 	vms := c.client.VirtualMachines(c.namespace)
 	if _, err := vms.Create(t.Context(), vm, metav1.CreateOptions{}); err != nil {
 		t.Fatalf("create machine: %v", err)
@@ -161,6 +167,9 @@ func machine(spec contract.Spec) *kvv1.VirtualMachine {
 	strategy := kvv1.VirtualMachineRunStrategy(spec.RunStrategy)
 	memory := resource.MustParse("64Mi")
 	grace := int64(20)
+	if spec.GracePeriod > 0 {
+		grace = int64(spec.GracePeriod / time.Second)
+	}
 	vm := &kvv1.VirtualMachine{Spec: kvv1.VirtualMachineSpec{
 		RunStrategy: &strategy,
 		Template: &kvv1.VirtualMachineInstanceTemplateSpec{Spec: kvv1.VirtualMachineInstanceSpec{
@@ -173,11 +182,21 @@ func machine(spec contract.Spec) *kvv1.VirtualMachine {
 			},
 		}},
 	}}
+	vm.Name = spec.Name
+	if spec.Running != nil {
+		vm.Spec.RunStrategy, vm.Spec.Running = nil, spec.Running
+	}
 	template := vm.Spec.Template
-	if spec.IgnoreACPI {
-		template.ObjectMeta.Annotations = map[string]string{"guest.kubevirtbmc.dev/ignore-acpi": "true"}
+	template.ObjectMeta.Annotations = map[string]string{
+		"guest.kubevirtbmc.dev/ignore-acpi": strconv.FormatBool(spec.IgnoreACPI),
+		"guest.kubevirtbmc.dev/agent":       strconv.FormatBool(spec.Agent),
 	}
 	domain := &template.Spec.Domain
+	if spec.KernelBoot {
+		domain.Firmware = &kvv1.Firmware{KernelBoot: &kvv1.KernelBoot{Container: &kvv1.KernelBootContainer{
+			Image: "kubevirtbmc.test/kernel:1", KernelPath: "/vmlinuz",
+		}}}
+	}
 	if spec.NoSerialConsole {
 		no := false
 		domain.Devices.AutoattachSerialConsole = &no
@@ -193,8 +212,12 @@ func machine(spec contract.Spec) *kvv1.VirtualMachine {
 			order = &n
 		}
 		if d.Kind == hypervisor.DeviceInterface {
+			address := mac()
+			if spec.NoMAC {
+				address = ""
+			}
 			domain.Devices.Interfaces = append(domain.Devices.Interfaces, kvv1.Interface{
-				Name: d.Name, BootOrder: order, MacAddress: mac(),
+				Name: d.Name, BootOrder: order, MacAddress: address,
 				InterfaceBindingMethod: kvv1.InterfaceBindingMethod{Masquerade: &kvv1.InterfaceMasquerade{}},
 			})
 			template.Spec.Networks = append(template.Spec.Networks, kvv1.Network{
@@ -223,56 +246,109 @@ func mac() string {
 // bench is the cluster as the suite's bench.
 func (c *cluster) bench() contract.Bench {
 	b := contract.Bench{
-		Hypervisor: c.Hypervisor,
-		NewMachine: func(t *testing.T, spec contract.Spec) hypervisor.Ref { return c.add(t, machine(spec)) },
-		Guest:      contract.Guest{Echoes: true},
-		Timeout:    3 * time.Minute,
-		Quiet:      5 * time.Second,
-		ShortGrace: 5 * time.Second,
+		Name:          "KubeVirt",
+		Hypervisor:    c.Hypervisor,
+		NewMachine:    func(t *testing.T, spec contract.Spec) hypervisor.Ref { return c.add(t, machine(spec)) },
+		DeleteMachine: c.delete,
+		Template:      c.template,
+		Guest:         contract.Guest{Echoes: true},
+		Timeout:       3 * time.Minute,
+		Quiet:         5 * time.Second,
+		ShortGrace:    5 * time.Second,
 	}
 	if diskImage == "" {
 		b.Guest.PowerOff = c.typing("poweroff")
 		b.Guest.Crash = c.typing("crash")
 		b.Guest.Reboot = c.typing("reboot")
+		b.Guest.BootedFrom = c.bootedFrom
 	}
 	return b
+}
+
+// delete deletes a machine as a user does.
+func (c *cluster) delete(ref hypervisor.Ref) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return c.client.VirtualMachines(ref.Namespace).Delete(ctx, ref.Name, metav1.DeleteOptions{})
+}
+
+// template returns the whole of a machine's spec.
+func (c *cluster) template(ref hypervisor.Ref) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	vm, err := c.client.VirtualMachines(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+	if err != nil {
+		return "", err
+	}
+	text, err := yaml.Marshal(vm.Spec)
+	return string(text), err
 }
 
 // typing returns a function that has a guest do what is typed.
 func (c *cluster) typing(command string) func(hypervisor.Ref) error {
 	return func(ref hypervisor.Ref) error {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		console, err := c.OpenConsole(ctx, ref)
-		if err != nil {
-			return err
-		}
-		defer console.Close()
-		if _, err := console.Write([]byte(command + "\r")); err != nil {
-			return err
-		}
 		// The connection ends before what was typed has arrived unless somebody
 		// waits for the echo.
-		seen, buffer := "", make([]byte, 1024)
-		for !strings.Contains(seen, command+"\r\n") {
-			n, err := console.Read(buffer)
-			if err != nil {
-				return fmt.Errorf("after %q: %w", seen, err)
-			}
-			seen += string(buffer[:n])
+		_, err := c.typed(ref, command, regexp.MustCompile(command+"\r\n"))
+		return err
+	}
+}
+
+// bootedFrom asks a guest what it was booted from.
+func (c *cluster) bootedFrom(ref hypervisor.Ref) (string, error) {
+	answer, err := c.typed(ref, "boot", regexp.MustCompile(`boot\r\n(?s:.*)Guest booted from [a-z]+ ([^ \r]+)`))
+	if err != nil {
+		return "", err
+	}
+	return answer[1], nil
+}
+
+// typed types a line at a guest's serial console and waits for an answer.
+func (c *cluster) typed(ref hypervisor.Ref, command string, answer *regexp.Regexp) ([]string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	console, err := c.OpenConsole(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	defer console.Close()
+	stop := context.AfterFunc(ctx, func() { console.Close() })
+	defer stop()
+	if _, err := console.Write([]byte(command + "\r")); err != nil {
+		return nil, err
+	}
+	seen, buffer := "", make([]byte, 1024)
+	for {
+		if found := answer.FindStringSubmatch(seen); found != nil {
+			return found, nil
 		}
-		return nil
+		n, err := console.Read(buffer)
+		if err != nil {
+			return nil, fmt.Errorf("after %q: %w", seen, err)
+		}
+		seen += string(buffer[:n])
 	}
 }
 
 // TestContract holds KubeVirt to what the services rely on.
 func TestContract(t *testing.T) {
+	t.Parallel()
 	c := open(t)
 	contract.Run(t, func(*testing.T) contract.Bench { return c.bench() })
 }
 
+// TestAcceptance holds the service on KubeVirt to what its clients rely on.
+func TestAcceptance(t *testing.T) {
+	t.Parallel()
+	c := open(t)
+	acceptance.Suite{
+		Setup: func(t *testing.T, test func(*testing.T, contract.Bench)) { test(t, c.bench()) },
+	}.Run(t)
+}
+
 // TestRunning is about machines with the deprecated spec.running.
 func TestRunning(t *testing.T) {
+	t.Parallel()
 	c := open(t)
 	vm := machine(contract.Spec{})
 	no := false
@@ -334,6 +410,7 @@ func TestRunning(t *testing.T) {
 
 // TestFirmwareMode changes the mode of a template and back.
 func TestFirmwareMode(t *testing.T) {
+	t.Parallel()
 	c := open(t)
 	vm := machine(contract.Spec{RunStrategy: hypervisor.RunStrategyHalted})
 	persistent, smm := true, true
@@ -372,6 +449,7 @@ func TestFirmwareMode(t *testing.T) {
 // TestState_of_many_writers_in_two_processes: the caches of two hypervisors see
 // each other's writes with a delay, and no write is lost.
 func TestState_of_many_writers_in_two_processes(t *testing.T) {
+	t.Parallel()
 	a := open(t)
 	b := open(t)
 	ref := a.add(t, machine(contract.Spec{RunStrategy: hypervisor.RunStrategyHalted}))
