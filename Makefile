@@ -99,7 +99,7 @@ test-integration: bin/gotestsum ## Run the contract on real KubeVirt (KUBECONFIG
 	hack/with-cluster.sh kubevirt hack/integration.sh
 
 .PHONY: e2e
-e2e: bin/gotestsum clients ## Drive a running VM with ipmitool and curl (KUBECONFIG's cluster, else one of level real).
+e2e: bin/gotestsum bin/grpcurl clients ## Drive a running VM with ipmitool and curl (KUBECONFIG's cluster, else one of level real).
 	hack/install-cluster-packages.sh real
 	GOWORK=off FORMAT=standard-verbose hack/test.sh e2e test/e2e -tags e2e -count 1 -timeout 30m -v ./...
 

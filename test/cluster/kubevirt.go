@@ -22,8 +22,8 @@ import (
 const (
 	registry   = "kubevirtbmc.test"
 	pauseImage = registry + "/pause:1"
-	// GuestDiskImage and GuestCDImage are container disks of level real, with
-	// a boot sector that prints GuestDiskText or GuestCDText on the serial
+	// GuestDiskImage and GuestCDImage are container disks of level real, a disk
+	// and a CD that BIOS boots, whose program prints GuestDiskText or GuestCDText on the serial
 	// port. At level kubevirt any name will do, since no disk is read.
 	GuestDiskImage = registry + "/guest-disk:1"
 	GuestCDImage   = registry + "/guest-cd:1"
@@ -124,14 +124,18 @@ func images(ctx context.Context, o Options, bin binaries) ([]ociarchive.Image, e
 			program("virt-handler", "/usr/bin/virt-handler"), program("virt-chroot", "/usr/bin/virt-chroot"),
 		}},
 	)
-	for name, text := range map[string]string{GuestDiskImage: GuestDiskText, GuestCDImage: GuestCDText} {
-		disk, err := guest.Disk(text)
-		if err != nil {
-			return nil, err
-		}
+	disk, err := guest.Disk(GuestDiskText)
+	if err != nil {
+		return nil, err
+	}
+	cd, err := guest.CD(GuestCDText)
+	if err != nil {
+		return nil, err
+	}
+	for name, content := range map[string][]byte{GuestDiskImage: disk, GuestCDImage: cd} {
 		list = append(list, ociarchive.Image{Name: name, User: "107", Entrypoint: []string{"/usr/bin/container-disk"}, Files: []ociarchive.File{
 			program("container-disk", "/usr/bin/container-disk"),
-			{Path: "/disk/disk.img", Content: disk, Mode: 0o644},
+			{Path: "/disk/disk.img", Content: content, Mode: 0o644},
 		}})
 	}
 	return list, nil

@@ -31,6 +31,7 @@ const patience = 4 * time.Minute
 const (
 	username = "admin"
 	password = "Pass-word 20 chars!!"
+	token    = "token-of-the-e2e-test"
 )
 
 // manifest is a namespace with a machine that boots from its disk and has a
@@ -108,17 +109,21 @@ func TestStandalone(t *testing.T) {
 
 	b.begin("the machine is off")
 	b.agreesOff()
+	console := b.console()
+	console.connections("DISCONNECTED")
 
 	b.begin("ipmitool switches it on")
 	b.ipmi("chassis", "power", "on")
 	first := b.agreesOn("")
 	b.equal("run strategy", b.vm().strategy(), "RerunOnFailure")
 	b.equal("boot order of the instance", first.orders(), map[string]int{"root": 1})
-	b.bootedFrom(disk)
+	console.connections("DISCONNECTED", "CONNECTED")
+	console.says(disk)
 
 	b.begin("ipmitool resets it: the same instance")
 	b.ipmi("chassis", "power", "reset")
-	b.bootedFrom(disk)
+	console.says(firmware)
+	console.says(disk)
 	b.equal("instance", b.agreesOn("").UID, first.UID)
 
 	b.begin("curl chooses the CD for the next boot")
@@ -128,8 +133,11 @@ func TestStandalone(t *testing.T) {
 	b.equal("boot order of the running instance", b.vmi().orders(), map[string]int{"root": 1})
 
 	b.begin("ipmitool cycles it: a new instance boots from the CD, once")
+	console.forget()
 	b.ipmi("chassis", "power", "cycle")
 	second := b.agreesOn(first.UID)
+	console.connections("DISCONNECTED", "CONNECTED")
+	console.says(cd)
 	b.equal("first device of the instance", second.first(), "installer")
 	b.eventually("override used up in Redfish", func() bool { return b.override() == "Disabled None" })
 	b.eventually("template as it was", func() bool {
@@ -140,7 +148,7 @@ func TestStandalone(t *testing.T) {
 	b.redfish("POST", "/Actions/ComputerSystem.Reset", `{"ResetType":"ForceRestart"}`)
 	third := b.agreesOn(second.UID)
 	b.equal("boot order of the instance", third.orders(), map[string]int{"root": 1})
-	b.bootedFrom(disk)
+	console.says(disk)
 
 	b.begin("ipmitool chooses the CD from now on")
 	b.ipmi("chassis", "bootdev", "cdrom", "options=persistent")
@@ -152,9 +160,10 @@ func TestStandalone(t *testing.T) {
 	b.equal("override in Redfish", b.override(), "Continuous Cd")
 
 	b.begin("ipmitool resets it: the firmware tries the CD first")
-	console := b.console()
+	console.forget()
 	b.ipmi("chassis", "power", "reset")
-	b.says(console, cd)
+	console.says(firmware)
+	console.says(cd)
 	b.equal("instance", b.agreesOn("").UID, fourth.UID)
 
 	b.begin("ipmitool takes the choice back")
@@ -172,7 +181,7 @@ func TestStandalone(t *testing.T) {
 	b.redfish("POST", "/Actions/ComputerSystem.Reset", `{"ResetType":"On"}`)
 	fifth := b.agreesOn(fourth.UID)
 	b.equal("boot order of the instance", fifth.orders(), map[string]int{"root": 1})
-	b.bootedFrom(disk)
+	console.says(disk)
 	b.equal("run strategy", b.vm().strategy(), "RerunOnFailure")
 
 	b.begin("ipmitool switches it off")
@@ -236,7 +245,7 @@ func (b *bed) startBMC() {
 	b.ipmiPort = launch.FreePorts(b, 3)
 	b.system = fmt.Sprintf("https://127.0.0.1:%d/redfish/v1/Systems/1", b.ipmiPort+1)
 	b.caFile = filepath.Join(dir, "ca.pem")
-	standalone := launch.Start(b, []string{"BMC_USERNAME=" + username, "BMC_PASSWORD=" + password}, program,
+	standalone := launch.Start(b, []string{"BMC_USERNAME=" + username, "BMC_PASSWORD=" + password, "KUBEVIRTBMC_TOKEN=" + token}, program,
 		"standalone", "--kubeconfig", b.cluster.Kubeconfig, "--config", config, "--ca-out", b.caFile,
 		"--ipmi-port", fmt.Sprint(b.ipmiPort), "--redfish-port", fmt.Sprint(b.ipmiPort+1), "--api-port", fmt.Sprint(b.ipmiPort+2))
 	standalone.WaitStdout(b, "Ctrl-C ends it.")
@@ -457,56 +466,6 @@ func (b *bed) agreesOff() {
 		return ipmi == "Chassis Power is off" && redfish == "Off"
 	})
 	b.Logf("kubectl: no instance; template %v, %s | ipmitool: %s | curl: PowerState %s", b.vm().orders(), b.vm().strategy(), ipmi, redfish)
-}
-
-// sign is what the serial console shows of what a machine boots from: at level
-// real, and at level kubevirt. The CD has nothing to boot, so it is the firmware
-// that speaks of it.
-type sign struct{ real, pretended string }
-
-var (
-	disk = sign{strings.TrimSpace(cluster.GuestDiskText), "Guest booted from disk root"}
-	cd   = sign{"Booting from DVD/CD", "Booting from cdrom installer"}
-)
-
-// console connects to the machine's serial port, through KubeVirt alone.
-func (b *bed) console() *cluster.Console {
-	b.Helper()
-	ctx, cancel := context.WithTimeout(b.Context(), patience)
-	b.Cleanup(cancel)
-	console, err := b.cluster.OpenConsole(ctx, b.namespace, b.name)
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { _ = console.Close() })
-	return console
-}
-
-// says reads a serial console until it shows the sign.
-func (b *bed) says(console *cluster.Console, s sign) {
-	b.Helper()
-	want := s.real
-	if b.cluster.Level == cluster.LevelKubeVirt {
-		want = s.pretended
-	}
-	var seen strings.Builder
-	for buffer := make([]byte, 4096); !strings.Contains(seen.String(), want); {
-		n, err := console.Read(buffer)
-		seen.Write(buffer[:n])
-		if err != nil {
-			shown := seen.String()
-			b.Fatalf("serial console: %v before %q:\n%s", err, want, shown[max(0, len(shown)-2000):])
-		}
-	}
-	b.Logf("serial console: %s", want)
-}
-
-// bootedFrom waits until the guest says what it has booted from.
-func (b *bed) bootedFrom(s sign) {
-	b.Helper()
-	console := b.console()
-	b.says(console, s)
-	_ = console.Close()
 }
 
 func (b *bed) equal(what string, got, want any) {

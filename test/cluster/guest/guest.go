@@ -3,7 +3,7 @@
 
 // Package guest makes the smallest operating system that shows from where a
 // machine has booted: one disk sector that prints a text on the serial port
-// again and again, and sends back what it reads.
+// again and again, and sends back what it reads. It comes on a disk or a CD.
 package guest
 
 import (
