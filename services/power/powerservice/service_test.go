@@ -300,6 +300,9 @@ func TestBoot_refusals(t *testing.T) {
 			Persistence: bootv1.BootPersistence_BOOT_PERSISTENCE_ONCE,
 		}, errorsv1.Reason_REASON_INVALID_REQUEST},
 		"no override": {nil, errorsv1.Reason_REASON_INVALID_REQUEST},
+		"boot flags cut short": {&bootv1.BootOverride{
+			Persistence: bootv1.BootPersistence_BOOT_PERSISTENCE_ONCE, Target: bootv1.BootTarget_BOOT_TARGET_PXE, BootFlags: []byte{0x80},
+		}, errorsv1.Reason_REASON_INVALID_REQUEST},
 	} {
 		_, err := b.boot.SetBootOverride(t.Context(), &bootv1.SetBootOverrideRequest{Bmc: bmc, Override: test.override})
 		b.reason(name, err, test.want)

@@ -889,15 +889,16 @@ var File_bmc_boot_v1_boot_proto protoreflect.FileDescriptor
 
 const file_bmc_boot_v1_boot_proto_rawDesc = "" +
 	"\n" +
-	"\x16bmc/boot/v1/boot.proto\x12\vbmc.boot.v1\x1a bmc/reference/v1/reference.proto\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\"\xf8\x01\n" +
+	"\x16bmc/boot/v1/boot.proto\x12\vbmc.boot.v1\x1a bmc/reference/v1/reference.proto\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\"\xcf\x02\n" +
 	"\fBootOverride\x12J\n" +
 	"\vpersistence\x18\x01 \x01(\x0e2\x1c.bmc.boot.v1.BootPersistenceB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\vpersistence\x129\n" +
 	"\x06target\x18\x02 \x01(\x0e2\x17.bmc.boot.v1.BootTargetB\b\xbaH\x05\x82\x01\x02\x10\x01R\x06target\x129\n" +
 	"\x04mode\x18\x03 \x01(\x0e2\x19.bmc.boot.v1.FirmwareModeB\n" +
-	"\xbaH\a\x82\x01\x04\x10\x01 \x01R\x04mode\x12&\n" +
+	"\xbaH\a\x82\x01\x04\x10\x01 \x01R\x04mode\x12}\n" +
 	"\n" +
-	"boot_flags\x18\x04 \x01(\fB\a\xbaH\x04z\x02\x18\x05R\tbootFlags\"g\n" +
+	"boot_flags\x18\x04 \x01(\fB^\xbaH[\xba\x01X\n" +
+	"\x11boot_flags.length\x12\x1fboot flags are 5 bytes, or none\x1a\"size(this) == 0 || size(this) == 5R\tbootFlags\"g\n" +
 	"\n" +
 	"BootDevice\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12/\n" +
