@@ -5,9 +5,7 @@ package mediaservice_test
 
 import (
 	"bytes"
-	"context"
 	"log/slog"
-	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -15,12 +13,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/testing/protocmp"
 
-	"kubevirtbmc.dev/pkg/grpcclient"
-	"kubevirtbmc.dev/pkg/grpcserver"
+	"kubevirtbmc.dev/pkg/grpcserver/servertest"
 	"kubevirtbmc.dev/pkg/grpcstatus"
 	"kubevirtbmc.dev/pkg/hypervisor"
 	"kubevirtbmc.dev/pkg/hypervisor/simulator"
@@ -31,9 +26,8 @@ import (
 )
 
 const (
-	token = "token"
-	one   = "http://images.example/one.iso"
-	two   = "https://images.example/two.iso"
+	one = "http://images.example/one.iso"
+	two = "https://images.example/two.iso"
 )
 
 var (
@@ -85,39 +79,7 @@ func newBed(t *testing.T, spec simulator.Spec) *bed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var tokens grpcserver.StaticTokens
-	tokens.Add(token, "test")
-	server, err := grpcserver.New(grpcserver.Config{Log: log, Authenticator: tokens, Metrics: registry})
-	if err != nil {
-		t.Fatal(err)
-	}
-	service.Register(server)
-	listener := bufconn.Listen(1 << 16)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 2)
-	go func() { done <- server.Serve(listener) }()
-	go func() { done <- service.Run(ctx) }()
-	connection, err := grpcclient.Dial("passthrough:memory", grpcclient.Config{
-		Token: func() (string, error) { return token, nil },
-		Options: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return listener.DialContext(ctx)
-		})},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := connection.Close(); err != nil {
-			t.Error(err)
-		}
-		cancel()
-		server.Stop()
-		for range 2 {
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
-		}
-	})
+	connection, _ := servertest.Start(t, service, log, registry)
 	return &bed{T: t, simulator: s, media: mediav1.NewMediaServiceClient(connection), log: written}
 }
 

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -20,12 +19,10 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"kubevirtbmc.dev/pkg/grpcclient"
-	"kubevirtbmc.dev/pkg/grpcserver"
+	"kubevirtbmc.dev/pkg/grpcserver/servertest"
 	"kubevirtbmc.dev/pkg/grpcstatus"
 	"kubevirtbmc.dev/pkg/hypervisor"
 	"kubevirtbmc.dev/pkg/hypervisor/simulator"
@@ -37,8 +34,6 @@ import (
 	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
 	"kubevirtbmc.dev/services/power/powerservice"
 )
-
-const token = "token"
 
 // bed is the service over gRPC, on a simulated machine sim-0 behind the BMC
 // bmc-0.
@@ -76,39 +71,7 @@ func newBed(t *testing.T, spec simulator.Spec) *bed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var tokens grpcserver.StaticTokens
-	tokens.Add(token, "test")
-	server, err := grpcserver.New(grpcserver.Config{Log: log, Authenticator: tokens, Metrics: registry})
-	if err != nil {
-		t.Fatal(err)
-	}
-	service.Register(server)
-	listener := bufconn.Listen(1 << 16)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 2)
-	go func() { done <- server.Serve(listener) }()
-	go func() { done <- service.Run(ctx) }()
-	connection, err := grpcclient.Dial("passthrough:memory", grpcclient.Config{
-		Token: func() (string, error) { return token, nil },
-		Options: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return listener.DialContext(ctx)
-		})},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := connection.Close(); err != nil {
-			t.Error(err)
-		}
-		cancel()
-		server.Stop()
-		for range 2 {
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
-		}
-	})
+	connection, _ := servertest.Start(t, service, log, registry)
 	return &bed{
 		T: t, simulator: s,
 		power: powerv1.NewPowerServiceClient(connection), boot: bootv1.NewBootServiceClient(connection),
