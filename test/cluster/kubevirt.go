@@ -152,8 +152,13 @@ exec /usr/sbin/libvirtd "$@"
 // installKubeVirt installs KubeVirt by its operator and waits until it says
 // that all is deployed. Most of that time are initial delays of its probes.
 func (c *Cluster) installKubeVirt(ctx context.Context, o Options, bin binaries, log *progress) error {
+	var binding string
+	if o.Level == LevelReal {
+		// A bridge takes a dummy link, which the kernels of sandboxes often have not.
+		binding = "masquerade"
+	}
 	manifests := func(part string) ([]byte, error) {
-		s, err := output(command(ctx, bin.path("manifests"), "-part", part, "-registry", registry+"/kubevirt", "-version", o.KubeVirtVersion, "-feature-gates", strings.Join(o.FeatureGates, ",")))
+		s, err := output(command(ctx, bin.path("manifests"), "-pod-network", binding, "-part", part, "-registry", registry+"/kubevirt", "-version", o.KubeVirtVersion, "-feature-gates", strings.Join(o.FeatureGates, ",")))
 		return []byte(s), err
 	}
 	operator, err := manifests("operator")

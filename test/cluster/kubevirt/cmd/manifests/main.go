@@ -34,15 +34,16 @@ func main() {
 	registry := flag.String("registry", "", "prefix of the names of KubeVirt's images")
 	version := flag.String("version", "", "tag of KubeVirt's images")
 	gates := flag.String("feature-gates", "", "feature gates to switch on, separated by commas")
+	binding := flag.String("pod-network", "", "how machines that name no network are bound to the pod's, bridge or masquerade; empty: KubeVirt's default")
 	flag.Parse()
-	if err := run(*part, *registry, *version, *gates); err != nil {
+	if err := run(*part, *registry, *version, *gates, *binding); err != nil {
 		fmt.Fprintln(os.Stderr, "manifests:", err)
 		os.Exit(1)
 	}
 }
 
 // run prints one part, or nothing if it fails.
-func run(part, registry, version, gates string) error {
+func run(part, registry, version, gates, binding string) error {
 	var objects []any
 	var err error
 	switch part {
@@ -51,7 +52,7 @@ func run(part, registry, version, gates string) error {
 	case "operator":
 		objects, err = operator(registry, version)
 	case "kubevirt":
-		objects = []any{resource(gates)}
+		objects = []any{resource(gates, binding)}
 	default:
 		err = fmt.Errorf("unknown part %q", part)
 	}
@@ -130,7 +131,7 @@ func operator(registry, version string) ([]any, error) {
 
 // resource returns the KubeVirt resource: one replica of everything, and
 // emulation, since no hardware virtualization is there.
-func resource(gates string) kvv1.KubeVirt {
+func resource(gates, binding string) kvv1.KubeVirt {
 	one := uint8(1)
 	list := []string{}
 	if gates != "" {
@@ -145,6 +146,7 @@ func resource(gates string) kvv1.KubeVirt {
 			Configuration: kvv1.KubeVirtConfiguration{
 				ImagePullPolicy:        corev1.PullIfNotPresent,
 				DeveloperConfiguration: &kvv1.DeveloperConfiguration{UseEmulation: true, FeatureGates: list},
+				NetworkConfiguration:   &kvv1.NetworkConfiguration{NetworkInterface: binding},
 			},
 		},
 	}
