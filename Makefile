@@ -93,7 +93,7 @@ cluster-down: ## Remove the cluster and whatever a crash left of one.
 	GOWORK=off go -C test/cluster run ./cmd/cluster down
 
 .PHONY: test-integration
-test-integration: bin/gotestsum ## Run the contract on real KubeVirt (KUBECONFIG's, else a cluster of level kubevirt).
+test-integration: bin/gotestsum ## Run the suites on real KubeVirt (KUBECONFIG's, else one of level kubevirt) and compare it with the simulator.
 	hack/install-cluster-packages.sh kubevirt
 	GOWORK=off hack/test.sh bed test/cluster -tags integration -count 1 -timeout 30m ./...
 	hack/with-cluster.sh kubevirt hack/integration.sh

@@ -40,6 +40,12 @@ type Bench struct {
 	Quiet time.Duration
 	// ShortGrace is a grace period that expires soon and can be told from none.
 	ShortGrace time.Duration
+	// Isolate runs a test on another bench, as in simulated time; nil: on this
+	// one.
+	Isolate func(t *testing.T, test func(*testing.T, Bench))
+	// Update rewrites the table of verbs that is on record in place of comparing
+	// with it.
+	Update bool
 	// ImageURL is an image that can be inserted, ImageURL2 another one; empty:
 	// this bench has no media.
 	ImageURL, ImageURL2 string
@@ -98,11 +104,14 @@ func Devices() []hypervisor.BootDevice {
 // Run runs the suite. Each test gets a bench of its own.
 func Run(t *testing.T, newBench func(t *testing.T) Bench) {
 	t.Helper()
+	t.Run("verbs by run strategy", func(t *testing.T) {
+		t.Parallel()
+		verbTable(&bed{T: t, Bench: newBench(t)})
+	})
 	for _, group := range []struct {
 		name string
 		test func(*bed)
 	}{
-		{"actions by run strategy", actionTable},
 		{"machine that does not exist", noMachine},
 		{"machine without instance", noInstance},
 		{"pause and unpause", pause},
@@ -115,6 +124,8 @@ func Run(t *testing.T, newBench func(t *testing.T) Bench) {
 		{"grace period that expires", graceExpires},
 		{"run strategy is compared and swapped", runStrategy},
 		{"instance is deleted by UID", deleteInstance},
+		{"restart that a stop overtakes", restartOvertaken},
+		{"machine is deleted", deleteMachine},
 		{"guest switches itself off", guestPowerOff},
 		{"guest crashes", guestCrash},
 		{"guest reboots", guestReboot},

@@ -6,7 +6,7 @@ package contract
 import (
 	"context"
 	"errors"
-	"fmt"
+	"time"
 
 	"kubevirtbmc.dev/pkg/hypervisor"
 )
@@ -15,116 +15,6 @@ import (
 var strategies = []hypervisor.RunStrategy{
 	hypervisor.RunStrategyAlways, hypervisor.RunStrategyRerunOnFailure, hypervisor.RunStrategyManual,
 	hypervisor.RunStrategyHalted, hypervisor.RunStrategyOnce,
-}
-
-// actionTable is table 1.1 of KubeVirt's life cycle: what start, stop and
-// restart answer under each run strategy, and where the machine ends.
-func actionTable(b *bed) {
-	const (
-		accepted = "accepted"
-		refused  = "conflict"
-	)
-	const (
-		ends      = "off"
-		runs      = "running"
-		restarted = "running anew"
-	)
-	start := func(ctx context.Context, ref hypervisor.Ref) error { return b.Hypervisor.Start(ctx, ref) }
-	stop := func(ctx context.Context, ref hypervisor.Ref) error { return b.Hypervisor.Stop(ctx, ref, grace(0)) }
-	restart := func(ctx context.Context, ref hypervisor.Ref) error { return b.Hypervisor.Restart(ctx, ref) }
-	rows := []struct {
-		strategy     hypervisor.RunStrategy
-		from         string
-		verb         string
-		call         func(context.Context, hypervisor.Ref) error
-		want         string
-		end          string
-		strategyThen hypervisor.RunStrategy
-	}{
-		{hypervisor.RunStrategyAlways, runs, "start", start, refused, runs, hypervisor.RunStrategyAlways},
-		{hypervisor.RunStrategyAlways, runs, "stop", stop, accepted, ends, hypervisor.RunStrategyHalted},
-		{hypervisor.RunStrategyAlways, runs, "restart", restart, accepted, restarted, hypervisor.RunStrategyAlways},
-
-		{hypervisor.RunStrategyRerunOnFailure, ends, "start", start, accepted, runs, hypervisor.RunStrategyRerunOnFailure},
-		{hypervisor.RunStrategyRerunOnFailure, ends, "stop", stop, refused, ends, hypervisor.RunStrategyRerunOnFailure},
-		{hypervisor.RunStrategyRerunOnFailure, ends, "restart", restart, refused, ends, hypervisor.RunStrategyRerunOnFailure},
-		{hypervisor.RunStrategyRerunOnFailure, runs, "start", start, refused, runs, hypervisor.RunStrategyRerunOnFailure},
-		{hypervisor.RunStrategyRerunOnFailure, runs, "stop", stop, accepted, ends, hypervisor.RunStrategyRerunOnFailure},
-		{hypervisor.RunStrategyRerunOnFailure, runs, "restart", restart, accepted, restarted, hypervisor.RunStrategyRerunOnFailure},
-
-		{hypervisor.RunStrategyManual, ends, "start", start, accepted, runs, hypervisor.RunStrategyManual},
-		{hypervisor.RunStrategyManual, ends, "stop", stop, refused, ends, hypervisor.RunStrategyManual},
-		{hypervisor.RunStrategyManual, ends, "restart", restart, refused, ends, hypervisor.RunStrategyManual},
-		{hypervisor.RunStrategyManual, runs, "start", start, refused, runs, hypervisor.RunStrategyManual},
-		{hypervisor.RunStrategyManual, runs, "stop", stop, accepted, ends, hypervisor.RunStrategyManual},
-		{hypervisor.RunStrategyManual, runs, "restart", restart, accepted, restarted, hypervisor.RunStrategyManual},
-
-		{hypervisor.RunStrategyHalted, ends, "start", start, accepted, runs, hypervisor.RunStrategyAlways},
-		{hypervisor.RunStrategyHalted, ends, "stop", stop, refused, ends, hypervisor.RunStrategyHalted},
-		{hypervisor.RunStrategyHalted, ends, "restart", restart, refused, ends, hypervisor.RunStrategyHalted},
-
-		{hypervisor.RunStrategyOnce, runs, "start", start, refused, runs, hypervisor.RunStrategyOnce},
-		{hypervisor.RunStrategyOnce, runs, "stop", stop, accepted, ends, hypervisor.RunStrategyHalted},
-		{hypervisor.RunStrategyOnce, runs, "restart", restart, refused, runs, hypervisor.RunStrategyOnce},
-	}
-	// The rows run at the same time; the table is printed in order.
-	const layout = "%-15s %-8s %-8s %-9s %-13s %-15s %s"
-	lines := make([]string, len(rows))
-	b.Cleanup(func() {
-		b.Logf(layout, "run strategy", "from", "verb", "answer", "ends", "strategy then", "text")
-		for _, line := range lines {
-			b.Log(line)
-		}
-	})
-	for n, row := range rows {
-		b.sub(fmt.Sprintf("%s/%s/%s", row.strategy, row.from, row.verb), func(b *bed) {
-			b.Parallel()
-			var ref hypervisor.Ref
-			var uid string
-			switch row.from {
-			case runs:
-				var m *hypervisor.Machine
-				ref, m = b.started(Spec{RunStrategy: row.strategy})
-				uid = m.Instance.UID
-			default:
-				ref = b.machine(row.strategy)
-				if row.strategy == hypervisor.RunStrategyRerunOnFailure {
-					// It starts by itself when it is new.
-					b.until(ref, "running", running)
-					b.ok("stop", b.Hypervisor.Stop(b.Context(), ref, grace(0)))
-					b.until(ref, "without instance", func(m *hypervisor.Machine) bool { return absent(m) && !m.StopQueued })
-				}
-			}
-			err := row.call(b.Context(), ref)
-			answer, text := accepted, ""
-			if _, ok := errors.AsType[*hypervisor.ConflictError](err); ok {
-				answer, text = refused, err.Error()
-			} else if err != nil {
-				answer = err.Error()
-			}
-			if answer != row.want {
-				b.Errorf("answer is %s, want %s", answer, row.want)
-			}
-			switch row.end {
-			case restarted:
-				b.until(ref, "running anew", newInstance(uid))
-			case runs:
-				m := b.until(ref, "running", running)
-				if uid != "" && m.Instance.UID != uid {
-					b.Errorf("instance was replaced")
-				}
-				b.stays(ref, "running", running)
-			default:
-				b.until(ref, "off", off)
-				b.stays(ref, "off", off)
-			}
-			m := b.get(ref)
-			if m.RunStrategy != row.strategyThen {
-				b.Errorf("run strategy is %s, want %s", m.RunStrategy, row.strategyThen)
-			}
-			lines[n] = fmt.Sprintf(layout, row.strategy, row.from, row.verb, answer, row.end, m.RunStrategy, text)
-		})
-	}
 }
 
 // calls are all verbs that need a machine.
@@ -295,6 +185,40 @@ func runStrategy(b *bed) {
 	b.until(ref, "running", running)
 	b.ok("set", h.SetRunStrategy(ctx, ref, hypervisor.RunStrategyRerunOnFailure, hypervisor.RunStrategyHalted))
 	b.until(ref, "without instance", absent)
+}
+
+// restartOvertaken: the start that a restart has queued outlives the stop, and
+// makes Always of Halted.
+func restartOvertaken(b *bed) {
+	ref, m := b.started(Spec{RunStrategy: hypervisor.RunStrategyAlways, IgnoreACPI: true})
+	b.ok("restart", b.Hypervisor.Restart(b.Context(), ref))
+	b.ok("stop", b.Hypervisor.Stop(b.Context(), ref, grace(0)))
+	b.until(ref, "running anew", newInstance(m.Instance.UID))
+	if got := b.get(ref).RunStrategy; got != hypervisor.RunStrategyAlways {
+		b.Errorf("run strategy is %s, want %s", got, hypervisor.RunStrategyAlways)
+	}
+}
+
+// deleteMachine: a machine that is deleted is there until its instance has gone.
+func deleteMachine(b *bed) {
+	ref, _ := b.started(Spec{RunStrategy: hypervisor.RunStrategyAlways, IgnoreACPI: true, GracePeriod: b.ShortGrace})
+	b.ok("delete", b.DeleteMachine(ref))
+	shown := false
+	for end := time.Now().Add(b.Timeout); ; time.Sleep(b.Quiet / 50) {
+		m, err := b.Hypervisor.Get(ref)
+		if errors.Is(err, hypervisor.ErrNotFound) {
+			break
+		}
+		b.ok("get", err)
+		shown = shown || m.Deleting && m.Instance != nil
+		if time.Now().After(end) {
+			b.Fatalf("still there: %s", describe(m))
+		}
+	}
+	if !shown {
+		b.Error("the machine was not shown as one that is being deleted")
+	}
+	b.is("start", b.Hypervisor.Start(b.Context(), ref), hypervisor.ErrNotFound)
 }
 
 func deleteInstance(b *bed) {

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -74,14 +75,23 @@ func newPair(t *testing.T, h hypervisor.Hypervisor) *pair {
 
 func TestContract(t *testing.T) {
 	t.Parallel()
-	contract.Run(t, func(t *testing.T) contract.Bench {
-		s := simulator.New(simulator.Config{Delays: simulator.FastDelays()})
+	newBench := func(t *testing.T, delays simulator.Delays) contract.Bench {
+		s := simulator.New(simulator.Config{Delays: delays})
 		p := newPair(t, s)
 		t.Cleanup(p.serve())
 		if err := p.client.WaitSynced(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		return simulatortest.Bench(s, p.client)
+	}
+	contract.Run(t, func(t *testing.T) contract.Bench {
+		bench := newBench(t, simulator.FastDelays())
+		bench.Isolate = func(t *testing.T, test func(*testing.T, contract.Bench)) {
+			synctest.Test(t, func(t *testing.T) {
+				test(t, simulatortest.Slow(newBench(t, simulator.RealisticDelays())))
+			})
+		}
+		return bench
 	})
 }
 

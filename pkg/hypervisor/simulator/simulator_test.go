@@ -207,3 +207,47 @@ func TestConsole_namesTheDevice(t *testing.T) {
 		})
 	}
 }
+
+// TestBackOff: KubeVirt keeps back what starts by itself, and nothing that
+// somebody asks for.
+func TestBackOff(t *testing.T) {
+	t.Parallel()
+	for strategy, want := range map[hypervisor.RunStrategy]time.Duration{
+		// Three failures cost 1, 4 and 9 units.
+		hypervisor.RunStrategyAlways: 14 * 10 * time.Second,
+		hypervisor.RunStrategyManual: 0,
+	} {
+		t.Run(string(strategy), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := simulator.New(simulator.Config{})
+				if err := s.AddMachine(simulator.Spec{Ref: refOf(0), RunStrategy: strategy}); err != nil {
+					t.Fatal(err)
+				}
+				if err := s.FailStarts(refOf(0), 3); err != nil {
+					t.Fatal(err)
+				}
+				begin := time.Now()
+				for {
+					m, err := s.Get(refOf(0))
+					if err != nil {
+						t.Fatal(err)
+					}
+					if m.Instance != nil && m.Instance.Phase == hypervisor.PhaseRunning {
+						break
+					}
+					if strategy == hypervisor.RunStrategyManual && !m.StartQueued && (m.Instance == nil || m.Instance.Phase.Final()) {
+						if err := s.Start(t.Context(), refOf(0)); err != nil {
+							t.Fatal(err)
+						}
+					}
+					time.Sleep(10 * time.Millisecond)
+				}
+				// Four starts of 1.3 s, and what is left of three instances.
+				if took := time.Since(begin); took < want || took > want+10*time.Second {
+					t.Errorf("the fourth instance ran after %s, want about %s", took, want)
+				}
+			})
+		})
+	}
+}

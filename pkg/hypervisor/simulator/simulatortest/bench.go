@@ -65,6 +65,12 @@ func Bench(s *simulator.Simulator, h hypervisor.Hypervisor) contract.Bench {
 	}
 }
 
+// Slow makes a bench one of realistic delays, which takes simulated time.
+func Slow(bench contract.Bench) contract.Bench {
+	bench.Timeout, bench.Quiet, bench.ShortGrace = time.Hour, 5*time.Second, 5*time.Second
+	return bench
+}
+
 const timeout = 10 * time.Second
 
 // machine is the simulator's spec of what the suite asks for.

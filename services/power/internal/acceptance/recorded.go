@@ -5,14 +5,11 @@ package acceptance
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 
 	"kubevirtbmc.dev/pkg/hypervisor/contract/table"
 )
@@ -27,8 +24,8 @@ func source(path string) string {
 // table with it.
 func (suite Suite) checkRecorded(t *testing.T, rows []table.Row) {
 	t.Helper()
-	suite.check(t, source("testdata/actions.golden"), func(string) string { return table.Text(rows) })
-	suite.check(t, source("../../../../docs/power.md"), func(old string) string {
+	table.Check(t, source("testdata/actions.golden"), suite.Update, func(string) string { return table.Text(rows) })
+	table.Check(t, source("../../../../docs/power.md"), suite.Update, func(old string) string {
 		before, rest, found := strings.Cut(old, beginMark)
 		_, after, ended := strings.Cut(rest, endMark)
 		if !found || !ended {
@@ -36,24 +33,6 @@ func (suite Suite) checkRecorded(t *testing.T, rows []table.Row) {
 		}
 		return before + beginMark + "\n\n" + guide(rows) + "\n" + endMark + after
 	})
-}
-
-// check compares a file with what it should be.
-func (suite Suite) check(t *testing.T, path string, want func(old string) string) {
-	t.Helper()
-	old, err := os.ReadFile(path)
-	if err != nil && !suite.Update {
-		t.Fatal(err)
-	}
-	text := want(string(old))
-	if diff := cmp.Diff(string(old), text); diff != "" && !suite.Update {
-		t.Errorf("%s mismatch (-recorded +found); go test -update writes it\n%s", filepath.Base(path), diff)
-	}
-	if suite.Update {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Error(err)
-		}
-	}
 }
 
 const (

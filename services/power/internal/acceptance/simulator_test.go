@@ -7,7 +7,6 @@ import (
 	"flag"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"kubevirtbmc.dev/pkg/hypervisor/contract"
 	"kubevirtbmc.dev/pkg/hypervisor/simulator"
@@ -26,9 +25,7 @@ func TestSimulator(t *testing.T) {
 		Setup: func(t *testing.T, test func(*testing.T, contract.Bench)) {
 			synctest.Test(t, func(t *testing.T) {
 				s := simulator.New(simulator.Config{})
-				bench := simulatortest.Bench(s, s)
-				bench.Timeout, bench.Quiet, bench.ShortGrace = time.Hour, 5*time.Second, 5*time.Second
-				test(t, bench)
+				test(t, simulatortest.Slow(simulatortest.Bench(s, s)))
 			})
 		},
 	}.Run(t)
