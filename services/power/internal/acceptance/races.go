@@ -9,19 +9,21 @@ import (
 	"time"
 
 	"kubevirtbmc.dev/pkg/hypervisor"
+	"kubevirtbmc.dev/pkg/hypervisor/contract"
 	powerv1 "kubevirtbmc.dev/proto/gen/go/bmc/power/v1"
 )
 
 // races is about actions that meet other actions.
 var races = func() map[string]func(*bed) {
 	tests := map[string]func(*bed){
-		"off replaced by on":  func(b *bed) { replaced(b, forceOff, on, isOn) },
-		"on replaced by off":  func(b *bed) { replaced(b, powerCycle, forceOff, isOff) },
-		"opposites at once":   opposites,
-		"the same twice":      sameTwice,
-		"off and on, often":   flapping,
-		"two processes":       twoProcesses,
-		"one process of many": oneOfMany,
+		"off replaced by on":              func(b *bed) { replaced(b, forceOff, on, isOn) },
+		"on replaced by off":              func(b *bed) { replaced(b, powerCycle, forceOff, isOff) },
+		"opposites at once":               opposites,
+		"the same twice":                  sameTwice,
+		"off and on, often":               flapping,
+		"two processes":                   twoProcesses,
+		"one process of many":             oneOfMany,
+		"off during a restart by virtctl": offDuringRestart,
 	}
 	for _, strategy := range []runStrategy{always, rerun, manual, halted, once, running} {
 		tests["off, then on at once, under "+strategy.name] = func(b *bed) { offThenOn(b, strategy) }
@@ -59,6 +61,19 @@ func offWhileStarting(b *bed, strategy runStrategy) {
 	if now := b.do(ref, on); !isOn(now) {
 		b.Errorf("on has left %s", now)
 	}
+}
+
+// offDuringRestart: the start that such a restart has queued makes Always of
+// Halted again.
+func offDuringRestart(b *bed) {
+	ref, _ := b.on(contract.Spec{RunStrategy: hypervisor.RunStrategyAlways, IgnoreACPI: true})
+	b.ok("restart", b.Hypervisor.Restart(b.Context(), ref))
+	if now := b.do(ref, forceOff); !isOff(now) {
+		b.Errorf("off has left %s", now)
+	}
+	b.stays(ref, "off", off)
+	b.do(ref, on)
+	b.strategy(ref, hypervisor.RunStrategyAlways)
 }
 
 // answer is what a client hears of an action.

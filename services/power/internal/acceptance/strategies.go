@@ -15,6 +15,7 @@ var strategies = func() map[string]func(*bed) {
 	tests := map[string]func(*bed){
 		"set by the user while off":                 setWhileOff,
 		"set by the user in the middle":             setInTheMiddle,
+		"halted by the user while starting":         haltedWhileStarting,
 		"started by the user while off":             startedByUser,
 		"stopped by the user, and on":               stoppedByUser,
 		"RerunOnFailure for one that was made off":  func(b *bed) { madeOff(b, halted.spec) },
@@ -95,6 +96,25 @@ func setInTheMiddle(b *bed) {
 		b.Errorf("the cycle has left %s", now)
 	}
 	b.strategy(ref, hypervisor.RunStrategyManual)
+}
+
+// haltedWhileStarting: whoever sets Halted wants the machine off.
+func haltedWhileStarting(b *bed) {
+	ref, _ := b.on(always.spec)
+	b.do(ref, forceOff)
+	b.cleared(ref)
+	b.ask(ref, on)
+	b.until(ref, "starting", isStarting)
+	b.ok("set run strategy", b.Hypervisor.SetRunStrategy(b.Context(), ref, hypervisor.RunStrategyAlways, hypervisor.RunStrategyHalted))
+	if now := b.ended(ref); now.GetOperation().GetPhase() != failed {
+		b.Errorf("the on that was overruled has left %s", now)
+	}
+	b.until(ref, "off", isOff)
+	b.cleared(ref)
+	b.stays(ref, "off", off)
+	b.strategy(ref, hypervisor.RunStrategyHalted)
+	b.do(ref, on)
+	b.strategy(ref, hypervisor.RunStrategyAlways)
 }
 
 // startedByUser: virtctl start sets Always, and the service goes on from there.

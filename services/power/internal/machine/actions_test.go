@@ -463,6 +463,48 @@ func TestEngine_userChangesTheStrategyWhileOff(t *testing.T) {
 	})
 }
 
+// TestEngine_userHaltsTheMachine: in the middle of an action that starts it the
+// user's Halted counts; before that it does not say that the machine is to stay
+// off.
+func TestEngine_userHaltsTheMachine(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		strategy hypervisor.RunStrategy
+		action   transition.Action
+		after    time.Duration
+		want     transition.State
+	}{
+		"on, before the instance is there":      {hypervisor.RunStrategyAlways, transition.ActionOn, 0, transition.Running},
+		"on, while the instance starts":         {hypervisor.RunStrategyAlways, transition.ActionOn, 300 * time.Millisecond, transition.Absent},
+		"cycle, while the new instance starts":  {hypervisor.RunStrategyOnce, transition.ActionPowerCycle, 1500 * time.Millisecond, transition.Absent},
+		"on by request, while instance starts":  {hypervisor.RunStrategyManual, transition.ActionOn, 300 * time.Millisecond, transition.Absent},
+		"on, after the action has been settled": {hypervisor.RunStrategyAlways, transition.ActionOn, time.Minute, transition.Absent},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, simulator.Spec{RunStrategy: test.strategy}, func(b *bed) {
+				b.do(transition.ActionOn)
+				if test.action == transition.ActionOn {
+					b.do(transition.ActionForceOff)
+					b.settle()
+				}
+				b.ask(test.action)
+				time.Sleep(test.after)
+				if err := b.simulator.SetRunStrategy(b.Context(), ref, b.get().RunStrategy, hypervisor.RunStrategyHalted); err != nil {
+					b.Fatal(err)
+				}
+				b.settle()
+				b.state(test.want)
+				// What it was before comes back all the same.
+				b.do(transition.ActionOn)
+				if got := b.get().RunStrategy; test.strategy != hypervisor.RunStrategyManual && test.after < time.Minute && got != test.strategy {
+					b.Errorf("run strategy is %s, want %s", got, test.strategy)
+				}
+			})
+		})
+	}
+}
+
 // TestEngine_idleMachinesCostNothing: after their work engines and machines rest.
 func TestEngine_idleMachinesCostNothing(t *testing.T) {
 	t.Parallel()

@@ -329,6 +329,11 @@ func (e *Engine) observed(m *hypervisor.Machine, rec *record.Record, op *record.
 		o.Ran = i.Phase == hypervisor.PhaseSucceeded || !i.Started.IsZero()
 		o.AtOnce = i.GracePeriod == 0
 	}
+	if op.Active() && m.RunStrategy == hypervisor.RunStrategyHalted {
+		// Neither step leaves a machine Halted. Without an instance the strategy
+		// may not have been restored yet.
+		o.Overruled = op.Step == transition.Start || op.Step == transition.RestoreStrategy && m.Instance != nil
+	}
 	return o
 }
 

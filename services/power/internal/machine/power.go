@@ -269,6 +269,9 @@ func (e *Engine) reconcilePower(ctx context.Context, m *hypervisor.Machine, rec 
 	case transition.Done:
 		return e.finish(ctx, ref, op, record.Succeeded, "")
 	case transition.GiveUp:
+		if o.Overruled {
+			return e.finish(ctx, ref, op, record.Failed, "somebody else has set the run strategy to Halted")
+		}
 		return e.finish(ctx, ref, op, record.Failed, giveUpText(m))
 	case transition.Unsupported:
 		return e.finish(ctx, ref, op, record.Failed, fmt.Sprintf("run strategy %s has no way to do it", m.RunStrategy))

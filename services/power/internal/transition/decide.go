@@ -42,7 +42,7 @@ const (
 // way (empty: none).
 func Decide(o Observed, action Action, current Goal) (Goal, Verdict) {
 	// For a new operation the present instance is the old one.
-	o.Fresh = false
+	o.Fresh, o.Overruled = false, false
 	goal, ok := goalOf(o, action, current)
 	if !ok {
 		return "", RefuseState

@@ -61,6 +61,9 @@ type Observed struct {
 	Ending bool
 	// AtOnce: the instance has no grace period to leave to the guest.
 	AtOnce bool
+	// Overruled: somebody has set the run strategy to Halted after the operation
+	// had started the machine.
+	Overruled bool
 	// NeedsNewInstance: a boot override or a change of the template waits for a
 	// new instance.
 	NeedsNewInstance bool
@@ -315,6 +318,9 @@ var table = map[Goal][states]rule{
 func Next(o Observed, goal Goal) Step {
 	rules, ok := table[goal]
 	if !ok || o.State < 0 || int(o.State) >= states {
+		return GiveUp
+	}
+	if o.Overruled && goal.EndsOn() {
 		return GiveUp
 	}
 	return rules[o.State](o)
