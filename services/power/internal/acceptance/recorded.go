@@ -46,7 +46,6 @@ func guide(rows []table.Row) string {
 	type line struct{ from, action, result string }
 	var lines []line
 	strategies := map[line][]string{}
-	all := map[string][]string{}
 	for _, row := range rows {
 		l := line{row.From, row.Action, row.Result}
 		// The run strategy is said only where the action changes it.
@@ -57,9 +56,6 @@ func guide(rows []table.Row) string {
 			lines = append(lines, l)
 		}
 		strategies[l] = append(strategies[l], row.Strategy)
-		if !slices.Contains(all[row.From], row.Strategy) {
-			all[row.From] = append(all[row.From], row.Strategy)
-		}
 	}
 	slices.SortStableFunc(lines, func(a, b line) int {
 		if a.from != b.from || a.action == b.action {
@@ -78,8 +74,8 @@ func guide(rows []table.Row) string {
 			fmt.Fprintf(&text, "### Machine: %s\n\n| action | run strategy | what happens | run strategy then |\n|---|---|---|---|\n", from)
 		}
 		under := strings.Join(strategies[l], ", ")
-		if slices.Equal(strategies[l], all[l.from]) && len(all[l.from]) > 1 {
-			under = "any of them"
+		if len(strategies[l]) == len(allStrategies) {
+			under = "any"
 		}
 		result, then, ok := cutStrategy(l.result)
 		if !ok {
