@@ -12,14 +12,10 @@ KUBEVIRTBMC_TABLES=$PWD/out/tables
 export KUBEVIRTBMC_TABLES
 rm -rf "$KUBEVIRTBMC_TABLES"
 
-# Machines that are up at the same time: tests wait most of the time, and a node
-# of level kubevirt holds that many.
-machines=24
-
 export GOWORK=off
 failed=0
 hack/test.sh contract-simulator pkg -count 1 -timeout 5m -run TestContract ./hypervisor/simulator || failed=1
 hack/test.sh acceptance-simulator services/power -count 1 -timeout 5m ./internal/acceptance || failed=1
-hack/test.sh contract services/power -tags integration -count 1 -timeout 30m -parallel "$machines" ./internal/kubevirt/... || failed=1
+hack/test.sh contract services/power -tags integration -count 1 -timeout 30m ./internal/kubevirt/... || failed=1
 go -C pkg run ./hypervisor/contract/table/cmd/compare "$KUBEVIRTBMC_TABLES" simulator KubeVirt verbs actions || failed=1
 exit "$failed"

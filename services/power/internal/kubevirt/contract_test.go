@@ -10,6 +10,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -42,6 +43,23 @@ import (
 // which reads no disk and whose guests carry out what is typed at their serial
 // console.
 var diskImage = os.Getenv("GUEST_DISK_IMAGE")
+
+// machinesAtOnce is how many tests run at the same time, unless -parallel says
+// so. They wait most of the time, and a node of level kubevirt holds that many
+// machines.
+const machinesAtOnce = 24
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		if err := flag.Set("test.parallel", strconv.Itoa(machinesAtOnce)); err != nil {
+			panic(err)
+		}
+	}
+	m.Run()
+}
 
 func drive(name string) kvv1.Volume {
 	if diskImage == "" {
@@ -192,6 +210,8 @@ func machine(spec contract.Spec) *kvv1.VirtualMachine {
 		"guest.kubevirtbmc.dev/agent":       strconv.FormatBool(spec.Agent),
 	}
 	domain := &template.Spec.Domain
+	// A container less to start for each machine.
+	domain.Devices.LogSerialConsole = new(false)
 	if spec.KernelBoot {
 		domain.Firmware = &kvv1.Firmware{KernelBoot: &kvv1.KernelBoot{Container: &kvv1.KernelBootContainer{
 			Image: "kubevirtbmc.test/kernel:1", KernelPath: "/vmlinuz",
