@@ -106,7 +106,7 @@ func Run(t *testing.T, newBench func(t *testing.T) Bench) {
 	t.Helper()
 	t.Run("verbs by run strategy", func(t *testing.T) {
 		t.Parallel()
-		verbTable(&bed{T: t, Bench: newBench(t)})
+		verbTable(newBed(t, newBench(t)))
 	})
 	for _, group := range []struct {
 		name string
@@ -142,7 +142,7 @@ func Run(t *testing.T, newBench func(t *testing.T) Bench) {
 	} {
 		t.Run(group.name, func(t *testing.T) {
 			t.Parallel()
-			group.test(&bed{T: t, Bench: newBench(t)})
+			group.test(newBed(t, newBench(t)))
 		})
 	}
 }
@@ -151,6 +151,11 @@ func Run(t *testing.T, newBench func(t *testing.T) Bench) {
 type bed struct {
 	*testing.T
 	Bench
+}
+
+func newBed(t *testing.T, bench Bench) *bed {
+	bench.Hypervisor = Insistent(bench.Hypervisor)
+	return &bed{T: t, Bench: bench}
 }
 
 // sub runs a part of a test on the same bench.

@@ -75,12 +75,22 @@ type bed struct {
 	contract.Bench
 	*process
 	park *park
+	// direct is the hypervisor as the service uses it.
+	direct hypervisor.Hypervisor
+}
+
+// start starts a process beside the test's first one.
+func (b *bed) start(holder string) *process {
+	b.Helper()
+	return start(b.T, b.direct, b.park, holder)
 }
 
 func newBed(t *testing.T, bench contract.Bench) *bed {
 	t.Helper()
 	b := &bed{T: t, Bench: bench, park: &park{}}
-	b.process = start(t, bench.Hypervisor, b.park, "one")
+	b.Hypervisor = contract.Insistent(bench.Hypervisor)
+	b.direct = bench.Hypervisor
+	b.process = b.start("one")
 	return b
 }
 

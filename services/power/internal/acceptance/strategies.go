@@ -50,8 +50,6 @@ func keptOver(b *bed, strategy runStrategy) {
 	b.do(ref, forceOff)
 	b.do(ref, on)
 	b.same(ref, before)
-	b.do(ref, powerCycle)
-	b.same(ref, before)
 	b.do(ref, shutdown)
 	b.do(ref, pushButton)
 	b.same(ref, before)

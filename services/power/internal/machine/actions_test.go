@@ -463,6 +463,36 @@ func TestEngine_userChangesTheStrategyWhileOff(t *testing.T) {
 	})
 }
 
+// TestEngine_offDuringARestart: the start that a restart by other means has
+// queued makes Always of Halted again. A controller that takes its time never
+// came to the instance which that start is for, when the engine stopped the
+// machine each time.
+func TestEngine_offDuringARestart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		delays := simulator.RealisticDelays()
+		delays.Control = 4 * time.Second
+		b := &bed{T: t, simulator: simulator.New(simulator.Config{Delays: delays})}
+		if err := b.simulator.AddMachine(simulator.Spec{Ref: ref, RunStrategy: hypervisor.RunStrategyAlways}); err != nil {
+			t.Fatal(err)
+		}
+		b.start(b.simulator, "holder")
+		defer func() { b.kill() }()
+		b.do(transition.ActionOn)
+		b.settle()
+		if err := b.simulator.Restart(b.Context(), ref); err != nil {
+			b.Fatal(err)
+		}
+		b.do(transition.ActionForceOff)
+		b.settle()
+		b.state(transition.Absent)
+		b.do(transition.ActionOn)
+		if got := b.get().RunStrategy; got != hypervisor.RunStrategyAlways {
+			b.Errorf("run strategy is %s", got)
+		}
+	})
+}
+
 // TestEngine_userHaltsTheMachine: in the middle of an action that starts it the
 // user's Halted counts; before that it does not say that the machine is to stay
 // off.

@@ -403,6 +403,12 @@ func stop(step Step) rule {
 
 // stayOff makes sure that a machine without a guest stays without.
 func stayOff(o Observed) Step {
+	if o.StartQueued || o.StartSent && o.State == Absent && o.Strategy != hypervisor.RunStrategyAlways && o.Strategy != hypervisor.RunStrategyOnce {
+		// A stop would be refused as long as no instance shows. Under Always it
+		// would not be, but the start that is queued makes Always of Halted again,
+		// until there is an instance.
+		return Wait
+	}
 	switch o.Strategy {
 	case hypervisor.RunStrategyAlways:
 		return StopAtOnce
@@ -411,23 +417,27 @@ func stayOff(o Observed) Step {
 			return StopAtOnce
 		}
 		return Done
+	case hypervisor.RunStrategyRerunOnFailure:
+		if o.State == Failed {
+			// KubeVirt starts it again, unless it is being deleted.
+			return DeleteInstance
+		}
 	}
-	switch {
-	case o.StartQueued || o.StartSent && o.State == Absent:
-		// A stop would be refused as long as no instance shows.
-		return Wait
-	case o.Strategy == hypervisor.RunStrategyRerunOnFailure && o.State == Failed:
-		// KubeVirt starts it again, unless it is being deleted.
-		return DeleteInstance
-	default:
-		return Done
-	}
+	return Done
 }
 
 // comesBack tells whether something follows an instance that is being torn
 // down.
 func comesBack(o Observed) bool {
-	return o.StartQueued || o.Strategy == hypervisor.RunStrategyAlways || o.Strategy == hypervisor.RunStrategyOnce
+	switch o.Strategy {
+	case hypervisor.RunStrategyAlways, hypervisor.RunStrategyOnce:
+		return true
+	case hypervisor.RunStrategyHalted:
+		// A start that is queued does bring it back, but no stop takes it away.
+		return false
+	default:
+		return o.StartQueued
+	}
 }
 
 // hurry takes the rest of the grace period away.

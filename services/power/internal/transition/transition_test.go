@@ -117,6 +117,8 @@ func TestNext_keepsItsPromises(t *testing.T) {
 					broken("a guest that was to be asked is not killed")
 				case o.Strategy == "WaitAsReceiver":
 					broken("a stop would do nothing")
+				case o.StartQueued && o.State.Off():
+					broken("the start makes Always of Halted again, so both would go on for ever")
 				}
 			case transition.Reset, transition.Reboot:
 				if !running || o.Fresh {
