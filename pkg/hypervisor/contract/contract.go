@@ -257,10 +257,8 @@ func newInstance(uid string) func(*hypervisor.Machine) bool {
 func (b *bed) started(spec Spec) (hypervisor.Ref, *hypervisor.Machine) {
 	b.Helper()
 	ref := b.NewMachine(b.T, spec)
-	if spec.RunStrategy == hypervisor.RunStrategyManual {
-		b.ok("start", b.Hypervisor.Start(b.Context(), ref))
-	}
-	return ref, b.until(ref, "running", running)
+	b.running(ref)
+	return ref, b.get(ref)
 }
 
 func (b *bed) ok(verb string, err error) {
