@@ -89,8 +89,11 @@ type State interface {
 type Console interface {
 	// OpenConsole connects to the running guest's serial port. An earlier
 	// connection, whoever has it, is ended by the new one and reads io.EOF, as
-	// does a connection whose instance ends. ErrNoInstance when the guest does
-	// not run, ErrUnsupported when the machine has no serial console.
+	// does a connection whose instance ends or moves to another node, and one
+	// that the hypervisor has cut off for reasons of its own. A connection that
+	// is certain to have broken on the way reads ErrUnavailable. ErrNoInstance
+	// when the guest does not run, ErrUnsupported when the machine has no serial
+	// console.
 	OpenConsole(ctx context.Context, ref Ref) (io.ReadWriteCloser, error)
 }
 

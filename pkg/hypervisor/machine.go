@@ -102,7 +102,9 @@ type Instance struct {
 	GracePeriod time.Duration
 	// AgentConnected says that the guest agent answers.
 	AgentConnected bool
-	Created        time.Time
+	// Node is where the guest runs; a live migration changes it. Empty before.
+	Node    string
+	Created time.Time
 	// Started is when the phase became Running; zero before.
 	Started time.Time
 	// BootOrder is the order that this instance was made with, by device name;

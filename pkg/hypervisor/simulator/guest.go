@@ -120,6 +120,21 @@ func (s *Simulator) RebootGuest(ref hypervisor.Ref) error {
 	return s.guest(ref, func(m *machine) { m.boot(m.instance) })
 }
 
+// Migrate moves the running guest to another node: its console's connection
+// ends.
+func (s *Simulator) Migrate(ref hypervisor.Ref) error {
+	return s.guest(ref, func(m *machine) {
+		m.instance.nodes++
+		m.hangUp()
+	})
+}
+
+// CutConsole ends the connection to the guest's console, as a restart of what
+// stands between does.
+func (s *Simulator) CutConsole(ref hypervisor.Ref) error {
+	return s.guest(ref, func(m *machine) { m.hangUp() })
+}
+
 // LoseNode makes the instance's phase Unknown.
 func (s *Simulator) LoseNode(ref hypervisor.Ref) error {
 	return s.guest(ref, func(m *machine) { m.instance.phase = hypervisor.PhaseUnknown })

@@ -25,6 +25,8 @@ type instance struct {
 	started   time.Time
 	bootOrder map[string]int
 	mode      hypervisor.FirmwareMode
+	// nodes counts the nodes that it has been on.
+	nodes int
 	// devices are the template's at the instance's start; the trays' content
 	// follows hot-plugged media.
 	devices []hypervisor.BootDevice
@@ -53,7 +55,16 @@ func (i *instance) snapshot() *hypervisor.Instance {
 		Started:        i.started,
 		BootOrder:      i.bootOrder,
 		Mode:           i.mode,
+		Node:           i.node(),
 	}
+}
+
+// node names the node that the instance is on; empty before it is on one.
+func (i *instance) node() string {
+	if i.nodes == 0 {
+		return ""
+	}
+	return "node-" + strconv.Itoa(i.nodes)
 }
 
 // afterOn runs f later if i still is the machine's instance.
@@ -113,6 +124,7 @@ func (m *machine) launch() {
 		}
 		i.phase = hypervisor.PhaseRunning
 		i.started = time.Now()
+		i.nodes = 1
 		m.failures = 0
 		m.boot(i)
 	})

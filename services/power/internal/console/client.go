@@ -62,25 +62,29 @@ func (c *Client) Next(ctx context.Context) (Message, error) {
 	}
 }
 
-// Write types at the guest; while the console is disconnected the bytes are
-// dropped.
-func (c *Client) Write(p []byte) (int, error) {
+// Type types at the guest, what one call has as a whole. It waits for the guest
+// to take what others have typed before. While the console is disconnected the
+// bytes are dropped. The caller may not change them afterwards.
+func (c *Client) Type(ctx context.Context, p []byte) error {
 	if c.readOnly {
-		return 0, ErrReadOnly
+		return ErrReadOnly
 	}
 	l := c.line
 	l.mu.Lock()
-	conn := l.conn
+	session := l.session
 	l.want()
 	l.mu.Unlock()
-	if conn == nil {
-		return len(p), nil
+	if session == nil {
+		return nil
 	}
-	l.input.Lock()
-	defer l.input.Unlock()
-	// A connection that breaks is noticed by its reader.
-	_, _ = conn.Write(p)
-	return len(p), nil
+	select {
+	case session.typed <- p:
+		return nil
+	case <-session.over:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // Close ends the client.

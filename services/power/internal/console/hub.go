@@ -6,9 +6,12 @@
 // two of ours would throw each other out.
 //
 // The connection exists while somebody watches, and follows the machine over
-// power cycles. When it ends although the same guest runs on, somebody has taken
-// the console by other means (virtctl): then it is left to them until a client
-// types, another one connects, or a new guest starts.
+// power cycles and migrations. When it ends although the same guest runs on where
+// it ran, somebody has taken the console by other means (virtctl), or something
+// between has been restarted: KubeVirt does not tell which. So it is taken back
+// once, after a while; if it ends soon again somebody else is there, and it is
+// left to them until a client types, another one connects, or the guest starts
+// anew or moves.
 package console
 
 import (
@@ -30,6 +33,11 @@ const (
 	maxClients = 32
 
 	readSize = 16 << 10
+
+	// retakeAfter is when a connection that has ended without a reason is opened
+	// again, contested how soon it ends then if somebody else wants it.
+	retakeAfter = time.Minute
+	contested   = time.Minute
 
 	openTimeout = 15 * time.Second
 	retryMin    = 100 * time.Millisecond
@@ -123,16 +131,24 @@ type line struct {
 	// only while there is none.
 	wanted chan struct{}
 
-	// input is held while a client's bytes go to the guest.
-	input sync.Mutex
-
 	mu      sync.Mutex
 	clients map[*Client]struct{}
-	conn    io.ReadWriteCloser
+	// session is the connection that there is; nil when there is none.
+	session *session
 }
 
+// session is a connection to the guest.
+type session struct {
+	// typed takes input, over is closed with the connection.
+	typed chan []byte
+	over  chan struct{}
+}
+
+// place is an instance on a node; the zero place is none.
+type place struct{ uid, node string }
+
 func (l *line) state() State {
-	if l.conn != nil {
+	if l.session != nil {
 		return Connected
 	}
 	return Disconnected
@@ -140,7 +156,7 @@ func (l *line) state() State {
 
 // want asks for the connection where there is none; l.mu is held.
 func (l *line) want() {
-	if l.conn != nil {
+	if l.session != nil {
 		return
 	}
 	select {
@@ -162,29 +178,43 @@ func (l *line) run(ctx context.Context) {
 	})
 	defer unsubscribe()
 
-	// taken is the instance whose console somebody else has.
-	var taken string
+	// left is where the console may be somebody else's. It is taken back once,
+	// at retake; retook says that the last connection was that one.
+	var (
+		left   place
+		retake <-chan time.Time
+		retook bool
+	)
 	retry := retryMin
 	for ctx.Err() == nil {
-		uid, err := l.runningInstance()
+		at, err := l.runningInstance()
 		if err != nil {
 			l.end(err)
 			return
 		}
 		var again <-chan time.Time
-		if uid != "" && uid != taken {
+		if at != (place{}) && at != left {
+			if left != (place{}) { // A new guest, or another node.
+				left, retake, retook = place{}, nil, false
+			}
 			select {
 			case <-l.wanted:
 			default:
 			}
+			began := time.Now()
 			err := l.carry(ctx)
 			switch {
 			case ctx.Err() != nil:
 				return
 			case errors.Is(err, io.EOF):
-				taken = uid
-				retry = retryMin
-				l.hub.config.Log.Info("console ended by the hypervisor", l.attrs()...)
+				left, retry = at, retryMin
+				if retook && time.Since(began) < contested {
+					l.hub.config.Log.Info("console is somebody else's", l.attrs()...)
+				} else {
+					retake = time.After(retakeAfter)
+					l.hub.config.Log.Info("console ended by the hypervisor", l.attrs()...)
+				}
+				retook = false
 			default:
 				l.hub.config.Log.Info("console can't be reached", append(l.attrs(), slog.String(logkey.Error, err.Error()))...)
 				again = time.After(retry)
@@ -195,8 +225,10 @@ func (l *line) run(ctx context.Context) {
 		case <-ctx.Done():
 		case <-changed:
 		case <-again:
+		case <-retake:
+			left, retake, retook = place{}, nil, true
 		case <-l.wanted:
-			taken = ""
+			left, retake, retook = place{}, nil, false
 		}
 	}
 }
@@ -205,23 +237,23 @@ func (l *line) attrs() []any {
 	return []any{slog.String(logkey.Namespace, l.ref.Namespace), slog.String(logkey.VM, l.ref.Name)}
 }
 
-// runningInstance returns the UID of the instance that runs; empty when none
-// does.
-func (l *line) runningInstance() (string, error) {
+// runningInstance returns where the instance runs; the zero place when none does.
+func (l *line) runningInstance() (place, error) {
 	m, err := l.hub.config.Machines.Get(l.ref)
 	switch {
 	case errors.Is(err, hypervisor.ErrUnavailable):
-		return "", nil
+		return place{}, nil
 	case err != nil:
-		return "", err
+		return place{}, err
 	case m.Instance == nil || m.Instance.Phase != hypervisor.PhaseRunning:
-		return "", nil
+		return place{}, nil
 	default:
-		return m.Instance.UID, nil
+		return place{uid: m.Instance.UID, node: m.Instance.Node}, nil
 	}
 }
 
-// carry opens the connection and hands its output on until it ends.
+// carry opens the connection and hands bytes on in both directions until it
+// ends.
 func (l *line) carry(ctx context.Context) error {
 	opening, cancel := context.WithTimeout(ctx, openTimeout)
 	conn, err := l.hub.config.Console.OpenConsole(opening, l.ref)
@@ -229,13 +261,28 @@ func (l *line) carry(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s := &session{typed: make(chan []byte), over: make(chan struct{})}
+	var typing sync.WaitGroup
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer func() {
+		close(s.over)
 		if stop() {
 			_ = conn.Close()
 		}
+		typing.Wait()
 	}()
-	l.set(conn)
+	typing.Go(func() {
+		for {
+			select {
+			case p := <-s.typed:
+				// A connection that breaks is noticed by its reader.
+				_, _ = conn.Write(p)
+			case <-s.over:
+				return
+			}
+		}
+	})
+	l.set(s)
 	defer l.set(nil)
 	buffer := make([]byte, readSize)
 	for {
@@ -250,11 +297,11 @@ func (l *line) carry(ctx context.Context) error {
 }
 
 // set tells the clients whether there is a connection.
-func (l *line) set(conn io.ReadWriteCloser) {
+func (l *line) set(s *session) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.conn = conn
-	if conn != nil {
+	l.session = s
+	if s != nil {
 		// Whoever wanted it while it was opened has it now.
 		select {
 		case <-l.wanted:

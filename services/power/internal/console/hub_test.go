@@ -29,6 +29,18 @@ type counting struct {
 	open   int
 	fail   error
 	last   io.Writer
+	// stuck holds all input up until the connection is closed, unless it is nil.
+	stuck chan struct{}
+	// lost is closed when the present connection is to break.
+	lost chan struct{}
+}
+
+// lose breaks the present connection.
+func (c *counting) lose() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	close(c.lost)
+	return nil
 }
 
 func (c *counting) OpenConsole(ctx context.Context, ref hypervisor.Ref) (io.ReadWriteCloser, error) {
@@ -44,11 +56,22 @@ func (c *counting) OpenConsole(ctx context.Context, ref hypervisor.Ref) (io.Read
 	}
 	c.open++
 	c.last = conn
-	return &countedConn{ReadWriteCloser: conn, closed: sync.OnceFunc(func() {
+	c.lost = make(chan struct{})
+	counted := &countedConn{ReadWriteCloser: conn, stuck: c.stuck, lost: c.lost, over: make(chan struct{})}
+	counted.closed = sync.OnceFunc(func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.open--
-	})}, nil
+		close(counted.over)
+	})
+	go func() {
+		select {
+		case <-counted.lost:
+			_ = conn.Close()
+		case <-counted.over:
+		}
+	}()
+	return counted, nil
 }
 
 func (c *counting) counts() (opened, open int) {
@@ -59,7 +82,31 @@ func (c *counting) counts() (opened, open int) {
 
 type countedConn struct {
 	io.ReadWriteCloser
-	closed func()
+	closed            func()
+	stuck, lost, over chan struct{}
+}
+
+func (c *countedConn) Read(p []byte) (int, error) {
+	n, err := c.ReadWriteCloser.Read(p)
+	select {
+	case <-c.lost:
+		if err != nil {
+			err = hypervisor.ErrUnavailable
+		}
+	default:
+	}
+	return n, err
+}
+
+func (c *countedConn) Write(p []byte) (int, error) {
+	if c.stuck != nil {
+		select {
+		case <-c.stuck:
+		case <-c.over:
+			return 0, io.ErrClosedPipe
+		}
+	}
+	return c.ReadWriteCloser.Write(p)
 }
 
 func (c *countedConn) Close() error {
@@ -158,29 +205,135 @@ func TestHub_slowReaderIsEndedAlone(t *testing.T) {
 	})
 }
 
+// takes connects as virtctl does.
+func takes(t *testing.T, s *simulator.Simulator) io.ReadWriteCloser {
+	t.Helper()
+	other, err := s.OpenConsole(t.Context(), ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return other
+}
+
+func (c *counting) want(t *testing.T, what string, opened, open int) {
+	t.Helper()
+	synctest.Wait()
+	if gotOpened, gotOpen := c.counts(); gotOpened != opened || gotOpen != open {
+		t.Fatalf("%s: %d connections were opened, %d are open, want %d and %d", what, gotOpened, gotOpen, opened, open)
+	}
+}
+
+// TestHub_leavesTheConsoleToWhoTookIt: who wants the console by other means has
+// it, as long as nobody here types, comes, or the machine starts anew or moves.
 func TestHub_leavesTheConsoleToWhoTookIt(t *testing.T) {
 	t.Parallel()
-	running(t, func(t *testing.T, s *simulator.Simulator, c *counting, hub *console.Hub) {
-		for range 2 { // The second comes while the console is connected.
-			client := connect(t, hub)
-			defer client.Close()
-			synctest.Wait()
-		}
-		other, err := s.OpenConsole(t.Context(), ref)
-		if err != nil {
+	for name, back := range map[string]func(t *testing.T, s *simulator.Simulator, hub *console.Hub, mine *console.Client){
+		"somebody types": func(t *testing.T, _ *simulator.Simulator, _ *console.Hub, mine *console.Client) {
+			if err := mine.Type(t.Context(), []byte("x")); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"another client comes": func(t *testing.T, _ *simulator.Simulator, hub *console.Hub, _ *console.Client) {
+			another := connect(t, hub)
+			time.AfterFunc(time.Second, another.Close)
+		},
+		"the machine moves": func(t *testing.T, s *simulator.Simulator, _ *console.Hub, _ *console.Client) {
+			if err := s.Migrate(ref); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"the machine starts anew": func(t *testing.T, s *simulator.Simulator, _ *console.Hub, _ *console.Client) {
+			if err := s.Restart(t.Context(), ref); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			running(t, func(t *testing.T, s *simulator.Simulator, c *counting, hub *console.Hub) {
+				mine := connect(t, hub)
+				defer mine.Close()
+				second := connect(t, hub) // Comes while the console is connected.
+				defer second.Close()
+				c.want(t, "at first", 1, 1)
+				defer takes(t, s).Close()
+				time.Sleep(50 * time.Second)
+				c.want(t, "taken", 1, 0)
+				time.Sleep(20 * time.Second)
+				c.want(t, "taken back, in case that nobody has it", 2, 1)
+				time.Sleep(5 * time.Second)
+				defer takes(t, s).Close()
+				time.Sleep(time.Hour)
+				c.want(t, "taken again", 2, 0)
+				back(t, s, hub, mine)
+				c.want(t, "after that", 3, 1)
+				time.Sleep(time.Second)
+			})
+		})
+	}
+}
+
+// TestHub_comesBackByItself: nobody has to type after something between has hung
+// up or broken down.
+func TestHub_comesBackByItself(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		cut    func(s *simulator.Simulator, c *counting) error
+		within time.Duration
+	}{
+		"hung up":                {func(s *simulator.Simulator, _ *counting) error { return s.CutConsole(ref) }, 61 * time.Second},
+		"moved":                  {func(s *simulator.Simulator, _ *counting) error { return s.Migrate(ref) }, 0},
+		"the connection is lost": {func(_ *simulator.Simulator, c *counting) error { return c.lose() }, time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			running(t, func(t *testing.T, s *simulator.Simulator, c *counting, hub *console.Hub) {
+				client := connect(t, hub)
+				defer client.Close()
+				for n := range 3 { // Time and again, for it is nobody else who does it.
+					c.want(t, "at first", n+1, 1)
+					if err := test.cut(s, c); err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(test.within)
+					c.want(t, "after that", n+2, 1)
+					time.Sleep(10 * time.Minute)
+				}
+			})
+		})
+	}
+}
+
+// TestHub_stuckInputHoldsUpNobodyElse: a guest that takes no input leaves output
+// and the other clients alone.
+func TestHub_stuckInputHoldsUpNobodyElse(t *testing.T) {
+	t.Parallel()
+	running(t, func(t *testing.T, _ *simulator.Simulator, c *counting, hub *console.Hub) {
+		c.stuck = make(chan struct{})
+		one, two := connect(t, hub), connect(t, hub)
+		defer two.Close()
+		synctest.Wait()
+		if err := one.Type(t.Context(), []byte("taken by the connection")); err != nil {
 			t.Fatal(err)
 		}
-		defer other.Close()
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		if opened, open := c.counts(); opened != 1 || open != 0 {
-			t.Errorf("%d connections were opened, %d are open, want 1 and 0", opened, open)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := one.Type(ctx, []byte("waits")); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v, want it to wait for the guest", err)
 		}
-		again := connect(t, hub)
-		defer again.Close()
-		synctest.Wait()
-		if opened, open := c.counts(); opened != 2 || open != 1 {
-			t.Errorf("after another client: %d connections were opened, %d are open, want 2 and 1", opened, open)
+		one.Close()
+		if _, err := c.last.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		for {
+			message, err := two.Next(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if string(message.Output) == "x" {
+				return
+			}
 		}
 	})
 }
@@ -237,7 +390,7 @@ func TestClient_readOnly(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer client.Close()
-		if _, err := client.Write([]byte("x")); !errors.Is(err, console.ErrReadOnly) {
+		if err := client.Type(t.Context(), []byte("x")); !errors.Is(err, console.ErrReadOnly) {
 			t.Errorf("got error %v, want %v", err, console.ErrReadOnly)
 		}
 	})

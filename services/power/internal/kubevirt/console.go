@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/gorilla/websocket"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	kvclient "kubevirt.io/client-go/kubevirt/typed/core/v1"
 
@@ -80,6 +81,21 @@ func consoleError(err error) error {
 	}
 }
 
+// consoleEnd is what the reader of a console gets when it ends: io.EOF unless
+// the connection is certain to have broken.
+//
+// virt-handler and virt-api hang up without a close frame, whether another
+// client has come, the guest has ended or moved, or one of them is restarted:
+// TLS ends properly then, and the websocket abnormally (1006). An API server or
+// a network that dies leaves TLS cut off or answers no more.
+func consoleEnd(err error) error {
+	if err == nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrClosedPipe) ||
+		websocket.IsCloseError(err, websocket.CloseNormalClosure, websocket.CloseNoStatusReceived, websocket.CloseAbnormalClosure) {
+		return io.EOF
+	}
+	return fmt.Errorf("%w: console: %w", hypervisor.ErrUnavailable, err)
+}
+
 // consoleConn is a connection to a serial port: two pipes around the stream of
 // KubeVirt's client, which ends its connection only when it pumps itself.
 type consoleConn struct {
@@ -92,9 +108,8 @@ func newConsoleConn(stream kvclient.StreamInterface) *consoleConn {
 	input, typed := io.Pipe()
 	printed, output := io.Pipe()
 	go func() {
-		// However the stream ends, the reader's console has ended.
-		_ = stream.Stream(kvclient.StreamOptions{In: input, Out: output})
-		_ = output.Close()
+		err := stream.Stream(kvclient.StreamOptions{In: input, Out: output})
+		_ = output.CloseWithError(consoleEnd(err))
 		_ = input.Close()
 	}()
 	return &consoleConn{

@@ -101,6 +101,7 @@ func instance(vmi *kvv1.VirtualMachineInstance) *hypervisor.Instance {
 		Created:     vmi.CreationTimestamp.Time,
 		BootOrder:   hypervisor.BootOrder(devices(&vmi.Spec)),
 		Mode:        instanceMode(vmi),
+		Node:        vmi.Status.NodeName,
 	}
 	if i.Phase == "" {
 		i.Phase = hypervisor.PhasePending

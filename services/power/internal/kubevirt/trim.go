@@ -65,6 +65,7 @@ func trimVMI(vmi *kvv1.VirtualMachineInstance) *kvv1.VirtualMachineInstance {
 		Spec:       trimSpec(&vmi.Spec),
 		Status: kvv1.VirtualMachineInstanceStatus{
 			Phase:                     vmi.Status.Phase,
+			NodeName:                  vmi.Status.NodeName,
 			PhaseTransitionTimestamps: vmi.Status.PhaseTransitionTimestamps,
 			GuestOSInfo:               vmi.Status.GuestOSInfo,
 			Machine:                   vmi.Status.Machine,

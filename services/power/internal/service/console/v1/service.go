@@ -111,8 +111,12 @@ func receive(stream grpc.BidiStreamingServer[consolev1.ConnectRequest, consolev1
 		}
 		switch payload := request.GetPayload().(type) {
 		case *consolev1.ConnectRequest_Input:
-			if _, err := client.Write(payload.Input); err != nil {
+			err := client.Type(stream.Context(), payload.Input)
+			switch {
+			case errors.Is(err, console.ErrReadOnly):
 				return grpcstatus.New(errorsv1.Reason_REASON_INVALID_REQUEST, "%s", err)
+			case err != nil:
+				return err
 			}
 		case *consolev1.ConnectRequest_Break:
 			return grpcstatus.New(errorsv1.Reason_REASON_UNSUPPORTED, "the hypervisor has no serial break")
