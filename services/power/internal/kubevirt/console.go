@@ -12,6 +12,8 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/gorilla/websocket"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,6 +21,9 @@ import (
 
 	"kubevirtbmc.dev/pkg/hypervisor"
 )
+
+// probeTimeout bounds the question whether the API server still answers.
+const probeTimeout = 3 * time.Second
 
 // textNoConsole is in virt-api's 400 for a machine without a serial port.
 const textNoConsole = "No serial consoles"
@@ -48,12 +53,12 @@ func (h *Hypervisor) OpenConsole(ctx context.Context, ref hypervisor.Ref) (io.Re
 		if o.err != nil {
 			return nil, consoleError(o.err)
 		}
-		return newConsoleConn(o.stream), nil
+		return newConsoleConn(o.stream, func(err error) error { return h.consoleEnd(ref, err) }), nil
 	case <-ctx.Done():
 		// The dial knows no context: hang up when it comes through.
 		go func() {
 			if o := <-dialed; o.err == nil {
-				_ = newConsoleConn(o.stream).Close()
+				_ = newConsoleConn(o.stream, func(err error) error { return err }).Close()
 			}
 		}()
 		return nil, ctx.Err()
@@ -85,15 +90,24 @@ func consoleError(err error) error {
 // the connection is certain to have broken.
 //
 // virt-handler and virt-api hang up without a close frame, whether another
-// client has come, the guest has ended or moved, or one of them is restarted:
-// TLS ends properly then, and the websocket abnormally (1006). An API server or
-// a network that dies leaves TLS cut off or answers no more.
-func consoleEnd(err error) error {
-	if err == nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrClosedPipe) ||
-		websocket.IsCloseError(err, websocket.CloseNormalClosure, websocket.CloseNoStatusReceived, websocket.CloseAbnormalClosure) {
-		return io.EOF
+// client has come, the guest has ended or moved, or one of them is restarted. An
+// API server that goes down looks the same; but then it does not answer.
+func (h *Hypervisor) consoleEnd(ref hypervisor.Ref, err error) error {
+	if !hungUp(err) {
+		return fmt.Errorf("%w: console: %w", hypervisor.ErrUnavailable, err)
 	}
-	return fmt.Errorf("%w: console: %w", hypervisor.ErrUnavailable, err)
+	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
+	defer cancel()
+	if _, err := h.read(ctx, ref); errors.Is(err, hypervisor.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%w: console: hung up, and %w", hypervisor.ErrUnavailable, err)
+	}
+	return io.EOF
+}
+
+// hungUp tells whether the other side has ended a connection in its way.
+func hungUp(err error) bool {
+	return err == nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrClosedPipe) ||
+		websocket.IsCloseError(err, websocket.CloseNormalClosure, websocket.CloseNoStatusReceived, websocket.CloseAbnormalClosure)
 }
 
 // consoleConn is a connection to a serial port: two pipes around the stream of
@@ -104,18 +118,24 @@ type consoleConn struct {
 	close func()
 }
 
-func newConsoleConn(stream kvclient.StreamInterface) *consoleConn {
+func newConsoleConn(stream kvclient.StreamInterface, end func(error) error) *consoleConn {
 	input, typed := io.Pipe()
 	printed, output := io.Pipe()
+	var closed atomic.Bool
 	go func() {
 		err := stream.Stream(kvclient.StreamOptions{In: input, Out: output})
-		_ = output.CloseWithError(consoleEnd(err))
 		_ = input.Close()
+		if closed.Load() {
+			_ = output.Close()
+			return
+		}
+		_ = output.CloseWithError(end(err))
 	}()
 	return &consoleConn{
 		PipeReader: printed,
 		PipeWriter: typed,
 		close: sync.OnceFunc(func() {
+			closed.Store(true)
 			_ = typed.Close()
 			_ = printed.Close()
 		}),

@@ -29,6 +29,7 @@ const resourceVMs = "virtualmachines"
 // library. What KubeVirt does with the objects is up to the test.
 type fakeAPI struct {
 	t      *testing.T
+	server *httptest.Server
 	config *rest.Config
 	// subresource answers PUT requests; nil: 202.
 	subresource func(resource, name, verb string, body []byte) (int, *metav1.Status)
@@ -59,7 +60,7 @@ func newFakeAPI(t *testing.T) *fakeAPI {
 		server.CloseClientConnections()
 		server.Close()
 	})
-	a.config = &rest.Config{Host: server.URL}
+	a.server, a.config = server, &rest.Config{Host: server.URL}
 	return a
 }
 
