@@ -31,6 +31,9 @@ type Bench struct {
 	// Template returns all that a user can write of a machine, as text to be
 	// compared.
 	Template func(ref hypervisor.Ref) (string, error)
+	// Migrate moves a running machine to another node and waits until it is there;
+	// nil where there is no other.
+	Migrate func(hypervisor.Ref) error
 	// Guest controls the guests; a nil function is something that this bench
 	// can't do, and its tests are skipped.
 	Guest Guest

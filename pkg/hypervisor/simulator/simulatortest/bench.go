@@ -45,6 +45,7 @@ func Bench(s *simulator.Simulator, h hypervisor.Hypervisor) contract.Bench {
 			}
 		},
 		DeleteMachine: s.Delete,
+		Migrate:       s.Migrate,
 		Template: func(ref hypervisor.Ref) (string, error) {
 			m, err := s.Get(ref)
 			if err != nil {

@@ -56,6 +56,7 @@ func (s Suite) Run(t *testing.T) {
 		{"deletion", deletion},
 		{"boot", boot},
 		{"inventory", inventory},
+		{"console", consoles},
 	} {
 		t.Run(g.name, func(t *testing.T) {
 			t.Parallel()

@@ -4,25 +4,19 @@
 package acceptance
 
 import (
-	"context"
 	"log/slog"
-	"net"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/test/bufconn"
 
-	"kubevirtbmc.dev/pkg/grpcclient"
-	"kubevirtbmc.dev/pkg/grpcserver"
+	"kubevirtbmc.dev/pkg/grpcserver/servertest"
 	"kubevirtbmc.dev/pkg/hypervisor"
 	bootv1 "kubevirtbmc.dev/proto/gen/go/bmc/boot/v1"
+	consolev1 "kubevirtbmc.dev/proto/gen/go/bmc/console/v1"
 	inventoryv1 "kubevirtbmc.dev/proto/gen/go/bmc/inventory/v1"
 	powerv1 "kubevirtbmc.dev/proto/gen/go/bmc/power/v1"
 	"kubevirtbmc.dev/services/power/powerservice"
 )
-
-const token = "token"
 
 // process is the power service as a process of its own, and a client of it.
 type process struct {
@@ -30,6 +24,7 @@ type process struct {
 	power     powerv1.PowerServiceClient
 	boot      bootv1.BootServiceClient
 	inventory inventoryv1.InventoryServiceClient
+	console   consolev1.ConsoleServiceClient
 	// stop ends it, once.
 	stop func()
 }
@@ -48,48 +43,12 @@ func start(t *testing.T, h hypervisor.Hypervisor, park *park, holder string) *pr
 	if err != nil {
 		t.Fatal(err)
 	}
-	var tokens grpcserver.StaticTokens
-	tokens.Add(token, "test")
-	server, err := grpcserver.New(grpcserver.Config{Log: slog.New(slog.DiscardHandler), Authenticator: tokens, Metrics: prometheus.NewRegistry()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	service.Register(server)
-	listener := bufconn.Listen(1 << 16)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 2)
-	go func() { ended <- server.Serve(listener) }()
-	go func() { ended <- service.Run(ctx) }()
-	connection, err := grpcclient.Dial("passthrough:memory", grpcclient.Config{
-		Token: func() (string, error) { return token, nil },
-		Options: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return listener.DialContext(ctx)
-		})},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	connection, stop := servertest.Start(t, service, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	p.power = powerv1.NewPowerServiceClient(connection)
 	p.boot = bootv1.NewBootServiceClient(connection)
 	p.inventory = inventoryv1.NewInventoryServiceClient(connection)
-	stopped := false
-	p.stop = func() {
-		if stopped {
-			return
-		}
-		stopped = true
-		if err := connection.Close(); err != nil {
-			t.Error(err)
-		}
-		cancel()
-		server.Stop()
-		for range 2 {
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
-		}
-	}
-	t.Cleanup(p.stop)
+	p.console = consolev1.NewConsoleServiceClient(connection)
+	p.stop = stop
 	return p
 }
 

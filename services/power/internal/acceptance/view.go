@@ -6,6 +6,7 @@ package acceptance
 import (
 	"context"
 	"fmt"
+	"io"
 	"sync"
 	"time"
 
@@ -142,6 +143,23 @@ func (v *view) do(verb string, request func() error) error {
 		return hypervisor.ErrUnavailable
 	}
 	return err
+}
+
+// opened is how many connections to consoles were opened.
+func (v *view) opened() int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.counts["open console"]
+}
+
+// OpenConsole is counted as "open console".
+func (v *view) OpenConsole(ctx context.Context, ref hypervisor.Ref) (io.ReadWriteCloser, error) {
+	var conn io.ReadWriteCloser
+	err := v.do("open console", func() (err error) {
+		conn, err = v.Hypervisor.OpenConsole(ctx, ref)
+		return err
+	})
+	return conn, err
 }
 
 // Start is counted as "start".

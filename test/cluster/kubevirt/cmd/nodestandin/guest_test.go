@@ -4,8 +4,9 @@
 package main
 
 import (
+	"errors"
+	"io"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -23,19 +24,12 @@ func instance(annotations map[string]string) *kvv1.VirtualMachineInstance {
 }
 
 // received takes what the client has been sent so far.
-func received(c chan []byte) string {
-	var s strings.Builder
-	for {
-		select {
-		case b, ok := <-c:
-			if !ok {
-				return s.String()
-			}
-			s.Write(b)
-		default:
-			return s.String()
-		}
-	}
+func received(p *port) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	text := string(p.unread)
+	p.unread = nil
+	return text
 }
 
 func TestBootDevices(t *testing.T) {
@@ -165,12 +159,37 @@ func TestSerial_new_client_takes_the_port(t *testing.T) {
 	var s serial
 	first := s.connect()
 	second := s.connect()
-	if _, open := <-first; open {
-		t.Error("the first connection is still open")
+	if _, err := first.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("the first connection reads %v, want %v", err, io.EOF)
 	}
 	s.disconnect(first) // too late to matter
 	s.send("x")
 	if got := received(second); got != "x" {
 		t.Errorf("the second client received %q, want x", got)
+	}
+}
+
+// TestPort_keeps_what_waits: a client that reads late loses nothing, and holds
+// up what it has typed meanwhile.
+func TestPort_keeps_what_waits(t *testing.T) {
+	var s serial
+	p := s.connect()
+	for range room + 1 {
+		s.send("x")
+	}
+	held := make(chan struct{})
+	go func() {
+		p.waitForRoom()
+		close(held)
+	}()
+	select {
+	case <-held:
+		t.Error("there is room although nothing was read")
+	case <-time.After(50 * time.Millisecond):
+	}
+	s.disconnect(nil)
+	<-held
+	if got, err := io.ReadAll(p); err != nil || len(got) != room+1 {
+		t.Errorf("read %d bytes, %v, want %d", len(got), err, room+1)
 	}
 }

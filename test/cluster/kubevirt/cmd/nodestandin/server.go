@@ -140,14 +140,19 @@ func (h *handler) console(w http.ResponseWriter, r *http.Request) {
 	out := l.serial.connect()
 	defer l.serial.disconnect(out)
 	go func() {
-		// Whoever ends first closes the connection, and with it the other.
+		// Whoever ends first closes the connection, and with it the other: without
+		// a close frame, as virt-handler does.
 		defer conn.Close()
-		for b := range out {
-			if err := conn.WriteMessage(websocket.BinaryMessage, b); err != nil {
+		defer out.close()
+		for buffer := make([]byte, 4096); ; {
+			n, err := out.Read(buffer)
+			if err != nil {
+				return
+			}
+			if err := conn.WriteMessage(websocket.BinaryMessage, buffer[:n]); err != nil {
 				return
 			}
 		}
-		conn.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(websocket.CloseNormalClosure, ""), time.Now().Add(time.Second))
 	}()
 	for {
 		_, b, err := conn.ReadMessage()
@@ -158,6 +163,7 @@ func (h *handler) console(w http.ResponseWriter, r *http.Request) {
 			}
 			return
 		}
+		out.waitForRoom()
 		l.input(b)
 	}
 }
