@@ -51,8 +51,11 @@ type situation struct {
 	reach func(*bed, hypervisor.Ref)
 	// is tells whether a machine is there.
 	is func(*hypervisor.Machine) bool
+	// again brings a machine that a verb has led elsewhere back without a new
+	// instance, if it can; nil: nothing can.
+	again func(*bed, hypervisor.Ref)
 	// chains are the verbs, in chains: each is tried on the machine that the one
-	// before has left, if it has left it as it was, and else on a new one.
+	// before has left, if it is there again, and else on a new one.
 	chains [][]verb
 }
 
@@ -82,10 +85,14 @@ var situations = []situation{
 	{
 		name: "running", strategies: written("Always", "RerunOnFailure", "Manual", "Once", "running: true"),
 		reach: func(b *bed, ref hypervisor.Ref) { b.running(ref) },
-		is:    running,
-		chains: [][]verb{
-			{start, unfreeze, reset, softReboot, stopAtOnce}, {stopGently}, {restart}, {freeze},
+		is:    awake,
+		again: func(b *bed, ref hypervisor.Ref) {
+			if isPaused(b.get(ref)) {
+				b.ok("unpause", b.Hypervisor.Unpause(b.Context(), ref))
+				b.until(ref, "running", awake)
+			}
 		},
+		chains: [][]verb{{start, unfreeze, reset, softReboot, freeze, restart, stopAtOnce}, {stopGently}},
 	},
 	{
 		name: "paused", strategies: written("Always", "Manual"),
@@ -94,8 +101,14 @@ var situations = []situation{
 			b.ok("pause", b.Hypervisor.Pause(b.Context(), ref))
 			b.until(ref, "paused", isPaused)
 		},
-		is:     isPaused,
-		chains: [][]verb{{start, freeze, softReboot, unfreeze}, {stopAtOnce}, {stopGently}, {restart}},
+		is: isPaused,
+		again: func(b *bed, ref hypervisor.Ref) {
+			if awake(b.get(ref)) {
+				b.ok("pause", b.Hypervisor.Pause(b.Context(), ref))
+				b.until(ref, "paused", isPaused)
+			}
+		},
+		chains: [][]verb{{start, freeze, softReboot, unfreeze, stopAtOnce}, {stopGently}, {restart}},
 	},
 	{
 		name: "stopping", strategies: deaf(written("Always", "RerunOnFailure", "Manual", "Once")),
@@ -169,6 +182,8 @@ func starting(m *hypervisor.Machine) bool {
 }
 
 func isPaused(m *hypervisor.Machine) bool { return running(m) && m.Instance.Paused }
+
+func awake(m *hypervisor.Machine) bool { return running(m) && !m.Instance.Paused }
 
 func stopping(m *hypervisor.Machine) bool {
 	return m.Instance != nil && m.Instance.Deleting && !m.Instance.Phase.Final()
@@ -249,30 +264,29 @@ func (s situation) try(b *bed, spec Spec, chain []verb, found func(n int, result
 	spec.GracePeriod = 2 * b.ShortGrace
 	var ref hypervisor.Ref
 	var before *hypervisor.Machine
-	untouched := func() bool {
-		if before == nil {
-			return false
-		}
-		now := b.get(ref)
-		return s.is(now) && now.RunStrategy == before.RunStrategy && uid(now) == uid(before)
+	there := func() bool {
+		return before != nil && s.is(b.get(ref)) && b.get(ref).RunStrategy == before.RunStrategy
 	}
 	for n, verb := range chain {
 		for attempt := 0; ; attempt++ {
 			if attempt == 4 {
 				b.Fatalf("machine does not stay %s: %s", s.name, describe(b.get(ref)))
 			}
-			if !untouched() {
+			if before != nil && s.again != nil {
+				s.again(b, ref)
+			}
+			if !there() {
 				ref = b.NewMachine(b.T, spec)
 				s.reach(b, ref)
-				before = b.get(ref)
 			}
-			if !untouched() {
+			before = b.get(ref)
+			if !s.is(before) {
 				continue
 			}
 			result := answer(verb.call(b.Hypervisor, b.Context(), ref))
 			if result == accepted {
 				result += "; " + b.outcome(ref, before)
-			} else if !untouched() {
+			} else if !there() {
 				// A state that passes by itself was over before the verb came.
 				continue
 			}

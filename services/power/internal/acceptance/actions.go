@@ -28,10 +28,13 @@ type situation struct {
 	reach func(*bed, hypervisor.Ref)
 	// is tells whether a machine is there.
 	is func(*powerv1.PowerStatus) bool
+	// again brings a machine that an action has led elsewhere back without a new
+	// instance, if it can; nil: nothing can.
+	again func(*bed, hypervisor.Ref)
 	// strategies are those under which it is looked at.
 	strategies []runStrategy
 	// chains are the actions, in chains: each is tried on the machine that the
-	// one before has left, if it has left it as it was, and else on a new one.
+	// one before has left, if it is there again, and else on a new one.
 	chains [][]powerv1.PowerAction
 }
 
@@ -98,8 +101,13 @@ var situations = []situation{
 			b.do(ref, pause)
 		},
 		is: isPaused,
+		again: func(b *bed, ref hypervisor.Ref) {
+			if isOn(b.status(ref)) {
+				b.do(ref, pause)
+			}
+		},
 		chains: [][]powerv1.PowerAction{
-			{pause, on}, {resume}, {forceOff}, {shutdown}, {gracefulRestart}, {forceRestart}, {powerCycle}, {pushButton},
+			{pause, on, resume, gracefulRestart, forceRestart, powerCycle, forceOff}, {shutdown}, {pushButton},
 		},
 	},
 	{
@@ -237,19 +245,18 @@ func (s situation) try(b *bed, strategy runStrategy, chain []powerv1.PowerAction
 	var ref hypervisor.Ref
 	var before *powerv1.PowerStatus
 	var beforeStrategy hypervisor.RunStrategy
-	untouched := func() bool {
-		if before == nil {
-			return false
-		}
-		now := b.status(ref)
-		return s.is(now) && now.GetInstanceId() == before.GetInstanceId() && b.get(ref).RunStrategy == beforeStrategy
+	there := func() bool {
+		return before != nil && s.is(b.status(ref)) && b.get(ref).RunStrategy == beforeStrategy
 	}
 	for n, action := range chain {
 		for attempt := 0; ; attempt++ {
 			if attempt == 4 {
 				b.Fatalf("machine does not stay %s: %s", s.name, b.status(ref))
 			}
-			if !untouched() {
+			if before != nil && s.again != nil {
+				s.again(b, ref)
+			}
+			if !there() {
 				ref = b.machine(spec)
 				s.reach(b, ref)
 			}
@@ -258,7 +265,7 @@ func (s situation) try(b *bed, strategy runStrategy, chain []powerv1.PowerAction
 				continue
 			}
 			result := b.result(ref, before, action)
-			if !strings.Contains(result, ";") && !untouched() {
+			if !strings.Contains(result, ";") && !there() {
 				// A state that passes by itself was over before the action came.
 				continue
 			}
