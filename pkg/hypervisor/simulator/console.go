@@ -11,8 +11,12 @@ import (
 	"kubevirtbmc.dev/pkg/hypervisor"
 )
 
-// maxUnread is how much output waits for a reader; older output goes first.
-const maxUnread = 256 << 10
+const (
+	// maxUnread is how much output waits for a reader; older output goes first.
+	maxUnread = 256 << 10
+	// room is how much of it may wait before the guest takes no more input.
+	room = maxUnread / 4
+)
 
 // consoleConn is one connection to a machine's serial port.
 type consoleConn struct {
@@ -42,11 +46,17 @@ func (c *consoleConn) Read(p []byte) (int, error) {
 	}
 	n := copy(p, c.unread)
 	c.unread = c.unread[n:]
+	c.ready.Broadcast()
 	return n, nil
 }
 
-// Write types at the guest, which echoes it.
+// Write types at the guest, which echoes it and waits for its reader.
 func (c *consoleConn) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	for len(c.unread) > room && !c.closed {
+		c.ready.Wait()
+	}
+	c.mu.Unlock()
 	m := c.machine
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -53,7 +53,8 @@ func (h *Hypervisor) OpenConsole(ctx context.Context, ref hypervisor.Ref) (io.Re
 		if o.err != nil {
 			return nil, consoleError(o.err)
 		}
-		return newConsoleConn(o.stream, func(err error) error { return h.consoleEnd(ref, err) }), nil
+		lasting := context.WithoutCancel(ctx)
+		return newConsoleConn(o.stream, func(err error) error { return h.consoleEnd(lasting, ref, err) }), nil
 	case <-ctx.Done():
 		// The dial knows no context: hang up when it comes through.
 		go func() {
@@ -92,11 +93,11 @@ func consoleError(err error) error {
 // virt-handler and virt-api hang up without a close frame, whether another
 // client has come, the guest has ended or moved, or one of them is restarted. An
 // API server that goes down looks the same; but then it does not answer.
-func (h *Hypervisor) consoleEnd(ref hypervisor.Ref, err error) error {
+func (h *Hypervisor) consoleEnd(ctx context.Context, ref hypervisor.Ref, err error) error {
 	if !hungUp(err) {
 		return fmt.Errorf("%w: console: %w", hypervisor.ErrUnavailable, err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	if _, err := h.read(ctx, ref); errors.Is(err, hypervisor.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("%w: console: hung up, and %w", hypervisor.ErrUnavailable, err)

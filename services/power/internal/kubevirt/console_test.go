@@ -75,7 +75,7 @@ func TestConsole_ends(t *testing.T) {
 			}
 			api := newFakeAPI(t)
 			h := started(t, api)
-			conn := newConsoleConn(stream, func(err error) error { return h.consoleEnd(ref, err) })
+			conn := newConsoleConn(stream, func(err error) error { return h.consoleEnd(t.Context(), ref, err) })
 			defer conn.Close()
 			said := make([]byte, len("last words"))
 			if _, err := io.ReadFull(conn, said); err != nil || string(said) != "last words" {
@@ -93,12 +93,12 @@ func TestConsole_ends_with_the_API_server(t *testing.T) {
 	t.Parallel()
 	api := newFakeAPI(t)
 	h := started(t, api)
-	if err := h.consoleEnd(ref, io.EOF); !errors.Is(err, io.EOF) {
+	if err := h.consoleEnd(t.Context(), ref, io.EOF); !errors.Is(err, io.EOF) {
 		t.Errorf("with an API server that answers: %v, want %v", err, io.EOF)
 	}
 	api.server.CloseClientConnections()
 	api.server.Listener.Close()
-	if err := h.consoleEnd(ref, io.EOF); !errors.Is(err, hypervisor.ErrUnavailable) {
+	if err := h.consoleEnd(t.Context(), ref, io.EOF); !errors.Is(err, hypervisor.ErrUnavailable) {
 		t.Errorf("with one that does not: %v, want %v", err, hypervisor.ErrUnavailable)
 	}
 }
