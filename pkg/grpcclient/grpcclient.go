@@ -8,6 +8,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"fmt"
 	"os"
 	"strings"
@@ -19,6 +20,10 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"kubevirtbmc.dev/pkg/callctx"
+	bootv1 "kubevirtbmc.dev/proto/gen/go/bmc/boot/v1"
+	inventoryv1 "kubevirtbmc.dev/proto/gen/go/bmc/inventory/v1"
+	mediav1 "kubevirtbmc.dev/proto/gen/go/bmc/media/v1"
+	powerv1 "kubevirtbmc.dev/proto/gen/go/bmc/power/v1"
 )
 
 // Config says how to connect.
@@ -32,9 +37,19 @@ type Config struct {
 	Options []grpc.DialOption
 }
 
-// Dial returns a connection to a service. It connects on first use and again
-// whenever the connection is lost. A dead peer is noticed within 12 s (gRPC's
-// clients ask no more often); servers notice one within 4 s.
+// Dial returns a connection to a service. It connects to all replicas that the
+// target has, on first use and again whenever a connection is lost.
+//
+// Each BMC has its replica: the same for all callers, and the next in rank while
+// that one is not connected. A replica that ends or dies is left at once where
+// its connections end with it; one that falls silent is noticed within 12 s
+// (gRPC's clients ask no more often; servers notice a silent client within 4 s).
+// A call that only reads is then sent again, to the next replica; one that acts
+// is not, since it may have been carried out: it fails with UNAVAILABLE, and may
+// be repeated, for the same action joins the one under way. Replicas that are
+// added are found when the target's name is resolved again, which is when a
+// connection is lost, at most every 30 s.
+//
 // Request id and caller of each call's context (package callctx) go along.
 func Dial(target string, cfg Config) (*grpc.ClientConn, error) {
 	transport := insecure.NewCredentials()
@@ -44,9 +59,9 @@ func Dial(target string, cfg Config) (*grpc.ClientConn, error) {
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(transport),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 2 * time.Second}),
-		grpc.WithChainUnaryInterceptor(unaryCallContext),
-		grpc.WithChainStreamInterceptor(streamCallContext),
-		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"round_robin":{}}]}`),
+		grpc.WithChainUnaryInterceptor(unaryByBMC, unaryCallContext),
+		grpc.WithChainStreamInterceptor(streamByBMC, streamCallContext),
+		grpc.WithDefaultServiceConfig(serviceConfig()),
 	}
 	if cfg.Token != nil {
 		options = append(options, grpc.WithPerRPCCredentials(bearerToken{cfg.Token, cfg.TLS != nil}))
@@ -56,6 +71,39 @@ func Dial(target string, cfg Config) (*grpc.ClientConn, error) {
 		return nil, fmt.Errorf("connect to %s: %w", target, err)
 	}
 	return conn, nil
+}
+
+// serviceConfig chooses replicas by BMC and sends reads again.
+func serviceConfig() string {
+	type name struct {
+		Service string `json:"service"`
+		Method  string `json:"method"`
+	}
+	type methodConfig struct {
+		Name        []name         `json:"name"`
+		RetryPolicy map[string]any `json:"retryPolicy"`
+	}
+	reads := methodConfig{RetryPolicy: map[string]any{
+		"maxAttempts": 3, "initialBackoff": "0.05s", "maxBackoff": "0.5s", "backoffMultiplier": 3,
+		"retryableStatusCodes": []string{"UNAVAILABLE"},
+	}}
+	for _, method := range []string{
+		powerv1.PowerService_GetPower_FullMethodName,
+		bootv1.BootService_GetBoot_FullMethodName,
+		inventoryv1.InventoryService_GetInventory_FullMethodName,
+		mediav1.MediaService_ListMedia_FullMethodName,
+	} {
+		service, method, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
+		reads.Name = append(reads.Name, name{service, method})
+	}
+	config, err := json.Marshal(map[string]any{
+		"loadBalancingConfig": []any{map[string]any{rendezvous: struct{}{}}},
+		"methodConfig":        []methodConfig{reads},
+	})
+	if err != nil {
+		panic(err) // Of constants alone.
+	}
+	return string(config)
 }
 
 // TokenFile returns a token function that reads a file for each call, so that a
