@@ -34,15 +34,17 @@ type pin struct {
 
 // kubeVirtPins holds each version of KubeVirt that can be built. The real node
 // side of 1.8 cannot: virt-launcher imports libguestfs.org/libnbd, which is not
-// to be had as a Go module.
+// to be had as a Go module. That of 1.6 was not tried. Of 1.6's releases 1.6.0 is
+// the only one whose three modules are all to be had.
 var kubeVirtPins = map[string]pin{
 	"v1.7.0": {modfile: "go.mod", real: true},
+	"v1.6.0": {modfile: "v1.6.0.mod", tags: "kubevirt16"},
 	"v1.8.4": {modfile: "v1.8.4.mod", tags: "kubevirt18"},
 }
 
 // KubeVirtVersions lists the versions of KubeVirt that can be built, the
 // default first.
-func KubeVirtVersions() []string { return []string{"v1.7.0", "v1.8.4"} }
+func KubeVirtVersions() []string { return []string{"v1.7.0", "v1.6.0", "v1.8.4"} }
 
 // target is a binary to build.
 type target struct {

@@ -131,6 +131,7 @@ func TestPins(t *testing.T) {
 	for file, want := range map[string]string{
 		"k8s/go.mod":          "\tk8s.io/kubernetes " + kubernetesVersion + " ",
 		"kubevirt/go.mod":     "\tkubevirt.io/kubevirt v1.7.0 ",
+		"kubevirt/v1.6.0.mod": "\tkubevirt.io/kubevirt v1.6.0",
 		"kubevirt/v1.8.4.mod": "\tkubevirt.io/kubevirt v1.8.4 ",
 	} {
 		b, err := os.ReadFile(file)

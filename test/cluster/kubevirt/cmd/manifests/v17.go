@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The KubeVirtBMC Authors
 
-//go:build !kubevirt18
+//go:build !kubevirt16 && !kubevirt18
 
 package main
 
