@@ -107,10 +107,13 @@ func (h *Hypervisor) expandOne(ctx context.Context, ref hypervisor.Ref) bool {
 	}
 	spec := trimSpec(&whole.Spec.Template.Spec)
 	h.mu.Lock()
-	now := *h.sightings[ref].of(vm)
-	now.owner = vm.UID
-	now.expansion = &expansion{key: expansionKey(vm), spec: &spec}
-	h.sightings[ref] = &now
+	// Of a machine that has gone meanwhile nothing is kept.
+	if current, _ := h.objects(ref); current != nil && current.UID == vm.UID {
+		now := *h.sightings[ref].of(vm)
+		now.owner = vm.UID
+		now.expansion = &expansion{key: expansionKey(vm), spec: &spec}
+		h.sightings[ref] = &now
+	}
 	h.mu.Unlock()
 	h.notify(ref)
 	return true

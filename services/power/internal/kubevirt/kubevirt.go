@@ -86,8 +86,7 @@ func New(config Config) (*Hypervisor, error) {
 	restConfig.UserAgent = "kubevirtbmc-power"
 	// What the API deprecates in a user's machine is the user's affair.
 	restConfig.WarningHandlerWithContext = rest.NoWarnings{}
-	// KubeVirt's client writes lines of its own for some requests.
-	kvlog.Log.SetIOWriter(io.Discard)
+	silence()
 	client, err := kvclient.NewForConfig(restConfig)
 	if err != nil {
 		return nil, fmt.Errorf("make KubeVirt client: %w", err)
@@ -118,6 +117,10 @@ func New(config Config) (*Hypervisor, error) {
 	}
 	return h, nil
 }
+
+// silence drops the lines that KubeVirt's client writes by itself for some
+// requests.
+var silence = sync.OnceFunc(func() { kvlog.Log.SetIOWriter(io.Discard) })
 
 // loadConfig reads a kubeconfig file or the pod's service account.
 func loadConfig(kubeconfig string) (*rest.Config, error) {
