@@ -46,7 +46,7 @@ type Config struct {
 // (gRPC's clients ask no more often; servers notice a silent client within 4 s).
 // A call that only reads is then sent again, to the next replica; one that acts
 // is not, since it may have been carried out: it fails with UNAVAILABLE, and may
-// be repeated, for the same action joins the one under way. Replicas that are
+// be repeated, for the same action joins one that is still under way. Replicas that are
 // added are found when the target's name is resolved again, which is when a
 // connection is lost, at most every 30 s.
 //

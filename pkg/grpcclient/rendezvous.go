@@ -15,8 +15,9 @@ import (
 // rendezvous is the name of the balancer: each BMC has its replica, by highest
 // random weight, and the next in rank while that one is not connected. So all
 // callers ask the same replica about a BMC, and read there what they have
-// written. grpc-go's own ring_hash needs a header on each call and an
-// environment variable for that.
+// written. grpc-go's own ring_hash connects to a replica when it is first wanted
+// and waits for one that does not answer, for seconds. Replicas that are not
+// ready are not in the name of a headless Service.
 const rendezvous = "rendezvous"
 
 func init() {

@@ -35,6 +35,9 @@ const (
 	// of it.
 	startSettle = 5 * time.Second
 
+	// releaseTimeout bounds the handing over of operations at the end.
+	releaseTimeout = 5 * time.Second
+
 	retryMin = 50 * time.Millisecond
 	retryMax = 5 * time.Second
 
@@ -148,7 +151,7 @@ func New(config Config) *Engine {
 }
 
 // Run carries out operations until the context ends. A step that is being taken
-// then is still finished.
+// then is still finished, and what is under way is left to other processes.
 func (e *Engine) Run(ctx context.Context) error {
 	defer e.unsubscribe()
 	if err := e.resume(ctx); err != nil {
@@ -172,6 +175,9 @@ func (e *Engine) Run(ctx context.Context) error {
 	}
 	workers.Wait()
 	e.stopTimers()
+	releasing, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+	defer cancel()
+	e.release(releasing)
 	return nil
 }
 

@@ -249,3 +249,28 @@ func TestEngine_onThenOffEndsOff(t *testing.T) {
 		}
 	}
 }
+
+// TestEngine_handsOverWhenItEnds: a process that is asked to end keeps nobody
+// waiting for its lease.
+func TestEngine_handsOverWhenItEnds(t *testing.T) {
+	t.Parallel()
+	bubble(t, simulator.Spec{RunStrategy: hypervisor.RunStrategyAlways}, func(b *bed) {
+		b.settle()
+		before := b.get().Instance.UID
+		b.ask(transition.ActionPowerCycle)
+		synctest.Wait()
+		b.kill()
+		began := time.Now()
+		b.start(b.simulator, "another")
+		for b.get().Instance == nil || b.get().Instance.UID == before || b.get().Instance.Phase != hypervisor.PhaseRunning {
+			time.Sleep(100 * time.Millisecond)
+		}
+		alone := time.Since(began)
+		// As long as a cycle takes anyway, and no lease more.
+		began = time.Now()
+		b.do(transition.ActionPowerCycle)
+		if usual := time.Since(began); alone > usual+2*time.Second {
+			t.Errorf("the cycle took %s after the handing over, usually %s", alone, usual)
+		}
+	})
+}

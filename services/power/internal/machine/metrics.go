@@ -15,6 +15,7 @@ type Metrics struct {
 	operations *prometheus.CounterVec
 	durations  *prometheus.HistogramVec
 	failures   *prometheus.CounterVec
+	takeovers  prometheus.Counter
 }
 
 // NewMetrics registers an engine's metrics.
@@ -33,8 +34,12 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 			Name: "vbmc_power_step_failures_total",
 			Help: "Requests that the hypervisor refused, by step.",
 		}, []string{"step"}),
+		takeovers: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "vbmc_power_takeovers_total",
+			Help: "Power operations that were taken over from another process, or an earlier one of the same name.",
+		}),
 	}
-	for _, c := range []prometheus.Collector{m.operations, m.durations, m.failures} {
+	for _, c := range []prometheus.Collector{m.operations, m.durations, m.failures, m.takeovers} {
 		if err := registry.Register(c); err != nil {
 			return nil, err
 		}
@@ -49,6 +54,12 @@ func (m *Metrics) ended(op *record.Operation) {
 	m.operations.WithLabelValues(string(op.Action), string(op.Phase)).Inc()
 	if op.Phase == record.Succeeded {
 		m.durations.WithLabelValues(string(op.Action)).Observe(op.End.Sub(op.Start).Seconds())
+	}
+}
+
+func (m *Metrics) takenOver() {
+	if m != nil {
+		m.takeovers.Inc()
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"time"
 
 	"kubevirtbmc.dev/pkg/callctx"
@@ -410,9 +412,11 @@ func (e *Engine) takeOver(ctx context.Context, ref hypervisor.Ref, op *record.Op
 	}
 	// The lease too must be as it was read: else its holder lives.
 	lease := op.Lease
+	taken := false
 	err := e.update(ctx, ref, func(_ *hypervisor.Machine, rec *record.Record) error {
 		current := rec.Power.Operation
-		if !current.Active() || current.ID != op.ID || !current.Lease.Equal(lease) {
+		taken = current.Active() && current.ID == op.ID && current.Lease.Equal(lease)
+		if !taken {
 			return errUnchanged
 		}
 		current.Holder = e.holder
@@ -422,9 +426,39 @@ func (e *Engine) takeOver(ctx context.Context, ref hypervisor.Ref, op *record.Op
 	if err != nil {
 		return e.retry(ref, "take over", err)
 	}
-	e.operationLogger(ref, op).Info("operation taken over", slog.String(logkey.Action, string(op.Action)))
+	if taken {
+		e.metrics.takenOver()
+		e.operationLogger(ref, op).Info("operation taken over", slog.String(logkey.Action, string(op.Action)))
+	}
 	e.queue.add(ref)
 	return 0
+}
+
+// release lets another process take over at once what this one has under way.
+func (e *Engine) release(ctx context.Context) {
+	e.mu.Lock()
+	held := map[hypervisor.Ref][]string{}
+	for ref, entry := range e.entries {
+		entry.mu.Lock()
+		if len(entry.held) > 0 {
+			held[ref] = slices.Collect(maps.Keys(entry.held))
+		}
+		entry.mu.Unlock()
+	}
+	e.mu.Unlock()
+	for ref, ids := range held {
+		err := e.update(ctx, ref, func(_ *hypervisor.Machine, rec *record.Record) error {
+			op := rec.Power.Operation
+			if !op.Active() || op.Holder != e.holder || !slices.Contains(ids, op.ID) {
+				return errUnchanged
+			}
+			op.Lease = time.Now().UTC()
+			return nil
+		})
+		if err != nil && !errors.Is(err, hypervisor.ErrNotFound) {
+			e.logger(ref).Info("can't hand operation over", slog.String(logkey.Error, err.Error()))
+		}
+	}
 }
 
 // keepLease renews the lease while there is nothing else to do.
