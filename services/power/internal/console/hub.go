@@ -193,10 +193,11 @@ func (l *line) run(ctx context.Context) {
 			return
 		}
 		var again <-chan time.Time
-		if at != (place{}) && at != left {
-			if left != (place{}) { // A new guest, or another node.
-				left, retake, retook = place{}, nil, false
+		if at != (place{}) && (at != left || retook) {
+			if at != left { // A new guest, another node, or a wish.
+				retake, retook = nil, false
 			}
+			left = place{}
 			select {
 			case <-l.wanted:
 			default:
@@ -226,7 +227,7 @@ func (l *line) run(ctx context.Context) {
 		case <-changed:
 		case <-again:
 		case <-retake:
-			left, retake, retook = place{}, nil, true
+			retake, retook = nil, true
 		case <-l.wanted:
 			left, retake, retook = place{}, nil, false
 		}

@@ -305,6 +305,32 @@ func TestHub_comesBackByItself(t *testing.T) {
 	}
 }
 
+// TestHub_newGuestIsNoRetake: a guest that comes later than the time to take the
+// console back is nobody's but ours.
+func TestHub_newGuestIsNoRetake(t *testing.T) {
+	t.Parallel()
+	running(t, func(t *testing.T, s *simulator.Simulator, c *counting, hub *console.Hub) {
+		client := connect(t, hub)
+		defer client.Close()
+		c.want(t, "at first", 1, 1)
+		if err := s.Stop(t.Context(), ref, new(time.Duration)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Minute)
+		c.want(t, "while it is off", 1, 0)
+		if err := s.Start(t.Context(), ref); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(30 * time.Second)
+		c.want(t, "on again", 2, 1)
+		if err := s.CutConsole(ref); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(61 * time.Second)
+		c.want(t, "hung up", 3, 1)
+	})
+}
+
 // TestHub_stuckInputHoldsUpNobodyElse: a guest that takes no input leaves output
 // and the other clients alone.
 func TestHub_stuckInputHoldsUpNobodyElse(t *testing.T) {
