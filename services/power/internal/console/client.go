@@ -4,6 +4,7 @@
 package console
 
 import (
+	"bytes"
 	"context"
 	"sync"
 )
@@ -31,6 +32,8 @@ type Client struct {
 	line     *line
 	readOnly bool
 	wake     chan struct{}
+	// tooSlow is closed when the client has not kept up.
+	tooSlow chan struct{}
 
 	mu      sync.Mutex
 	waiting []Message
@@ -38,20 +41,21 @@ type Client struct {
 	err     error
 }
 
-// Next waits for a message.
+// Next waits for a message. The error that ends the client comes after all
+// messages, but ErrTooSlow in place of those that were not read.
 func (c *Client) Next(ctx context.Context) (Message, error) {
 	for {
 		c.mu.Lock()
 		switch {
-		case c.err != nil:
-			defer c.mu.Unlock()
-			return Message{}, c.err
 		case len(c.waiting) > 0:
 			defer c.mu.Unlock()
 			message := c.waiting[0]
 			c.waiting = c.waiting[1:]
-			c.unread -= len(message.Output)
+			c.unread -= messageSize + len(message.Output)
 			return message, nil
+		case c.err != nil:
+			defer c.mu.Unlock()
+			return Message{}, c.err
 		}
 		c.mu.Unlock()
 		select {
@@ -62,9 +66,13 @@ func (c *Client) Next(ctx context.Context) (Message, error) {
 	}
 }
 
-// Type types at the guest, what one call has as a whole. It waits for the guest
-// to take what others have typed before. While the console is disconnected the
-// bytes are dropped. The caller may not change them afterwards.
+// TooSlow is closed when Next has ErrTooSlow, for who is held up elsewhere.
+func (c *Client) TooSlow() <-chan struct{} { return c.tooSlow }
+
+// Type types at the guest, what one call has as a whole, and returns when the
+// connection has taken it. It waits for the guest to take what others have typed
+// before. While the console is disconnected the bytes are dropped. The caller may
+// not change them afterwards.
 func (c *Client) Type(ctx context.Context, p []byte) error {
 	if c.readOnly {
 		return ErrReadOnly
@@ -77,8 +85,16 @@ func (c *Client) Type(ctx context.Context, p []byte) error {
 	if session == nil {
 		return nil
 	}
+	typed := input{bytes: p, done: make(chan struct{})}
 	select {
-	case session.typed <- p:
+	case session.typed <- typed:
+	case <-session.over:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case <-typed.done:
 		return nil
 	case <-session.over:
 		return nil
@@ -97,22 +113,20 @@ func (c *Client) put(message Message) {
 	if c.err != nil {
 		return
 	}
-	if c.unread+len(message.Output) > maxUnread {
+	last := len(c.waiting) - 1
+	if message.State == 0 && last >= 0 && c.waiting[last].State == 0 && len(c.waiting[last].Output)+len(message.Output) <= readSize {
+		c.waiting[last].Output = append(c.waiting[last].Output, message.Output...)
+		c.unread += len(message.Output)
+	} else {
+		message.Output = bytes.Clone(message.Output)
+		c.waiting = append(c.waiting, message)
+		c.unread += messageSize + len(message.Output)
+	}
+	if c.unread > maxUnread {
 		c.err = ErrTooSlow
 		c.waiting = nil
-		c.signal()
-		return
+		close(c.tooSlow)
 	}
-	last := len(c.waiting) - 1
-	switch {
-	case message.State != 0:
-		c.waiting = append(c.waiting, message)
-	case last >= 0 && c.waiting[last].State == 0 && len(c.waiting[last].Output)+len(message.Output) <= readSize:
-		c.waiting[last].Output = append(c.waiting[last].Output, message.Output...)
-	default:
-		c.waiting = append(c.waiting, Message{Output: append(make([]byte, 0, readSize), message.Output...)})
-	}
-	c.unread += len(message.Output)
 	c.signal()
 }
 

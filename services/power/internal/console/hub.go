@@ -27,8 +27,10 @@ import (
 )
 
 const (
-	// maxUnread is how many bytes may wait for a client.
-	maxUnread = 256 << 10
+	// maxUnread is how many bytes may wait for a client, each message counted as
+	// messageSize bytes more.
+	maxUnread   = 256 << 10
+	messageSize = 64
 	// maxClients is how many may watch a machine.
 	maxClients = 32
 
@@ -99,7 +101,7 @@ func (h *Hub) Connect(ref hypervisor.Ref, readOnly bool) (*Client, error) {
 	if len(l.clients) >= maxClients {
 		return nil, ErrTooMany
 	}
-	c := &Client{line: l, readOnly: readOnly, wake: make(chan struct{}, 1)}
+	c := &Client{line: l, readOnly: readOnly, wake: make(chan struct{}, 1), tooSlow: make(chan struct{})}
 	l.clients[c] = struct{}{}
 	c.put(Message{State: l.state()})
 	l.want()
@@ -140,8 +142,15 @@ type line struct {
 // session is a connection to the guest.
 type session struct {
 	// typed takes input, over is closed with the connection.
-	typed chan []byte
+	typed chan input
 	over  chan struct{}
+}
+
+// input is what one client types at once; done is closed when the connection has
+// taken it.
+type input struct {
+	bytes []byte
+	done  chan struct{}
 }
 
 // place is an instance on a node; the zero place is none.
@@ -207,7 +216,7 @@ func (l *line) run(ctx context.Context) {
 			switch {
 			case ctx.Err() != nil:
 				return
-			case errors.Is(err, io.EOF):
+			case errors.Is(err, io.EOF) && !errors.Is(err, hypervisor.ErrUnavailable):
 				left, retry = at, retryMin
 				if retook && time.Since(began) < contested {
 					l.hub.config.Log.Info("console is somebody else's", l.attrs()...)
@@ -262,7 +271,7 @@ func (l *line) carry(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s := &session{typed: make(chan []byte), over: make(chan struct{})}
+	s := &session{typed: make(chan input), over: make(chan struct{})}
 	var typing sync.WaitGroup
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer func() {
@@ -277,7 +286,8 @@ func (l *line) carry(ctx context.Context) error {
 			select {
 			case p := <-s.typed:
 				// A connection that breaks is noticed by its reader.
-				_, _ = conn.Write(p)
+				_, _ = conn.Write(p.bytes)
+				close(p.done)
 			case <-s.over:
 				return
 			}

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"sync"
@@ -33,6 +34,10 @@ type counting struct {
 	stuck chan struct{}
 	// lost is closed when the present connection is to break.
 	lost chan struct{}
+	// slow is how long each write takes.
+	slow time.Duration
+	// typed is what the guest was sent.
+	typed []byte
 }
 
 // lose breaks the present connection.
@@ -57,7 +62,12 @@ func (c *counting) OpenConsole(ctx context.Context, ref hypervisor.Ref) (io.Read
 	c.open++
 	c.last = conn
 	c.lost = make(chan struct{})
-	counted := &countedConn{ReadWriteCloser: conn, stuck: c.stuck, lost: c.lost, over: make(chan struct{})}
+	counted := &countedConn{ReadWriteCloser: conn, stuck: c.stuck, slow: c.slow, lost: c.lost, over: make(chan struct{})}
+	counted.took = func(p []byte) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.typed = append(c.typed, p...)
+	}
 	counted.closed = sync.OnceFunc(func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -83,7 +93,9 @@ func (c *counting) counts() (opened, open int) {
 type countedConn struct {
 	io.ReadWriteCloser
 	closed            func()
+	took              func([]byte)
 	stuck, lost, over chan struct{}
+	slow              time.Duration
 }
 
 func (c *countedConn) Read(p []byte) (int, error) {
@@ -91,7 +103,8 @@ func (c *countedConn) Read(p []byte) (int, error) {
 	select {
 	case <-c.lost:
 		if err != nil {
-			err = hypervisor.ErrUnavailable
+			// The cause of a fault may be any error, the end of a file too.
+			err = fmt.Errorf("%w: %w", hypervisor.ErrUnavailable, io.EOF)
 		}
 	default:
 	}
@@ -106,6 +119,12 @@ func (c *countedConn) Write(p []byte) (int, error) {
 			return 0, io.ErrClosedPipe
 		}
 	}
+	select {
+	case <-time.After(c.slow):
+	case <-c.over:
+		return 0, io.ErrClosedPipe
+	}
+	c.took(p)
 	return c.ReadWriteCloser.Write(p)
 }
 
@@ -340,13 +359,12 @@ func TestHub_stuckInputHoldsUpNobodyElse(t *testing.T) {
 		one, two := connect(t, hub), connect(t, hub)
 		defer two.Close()
 		synctest.Wait()
-		if err := one.Type(t.Context(), []byte("taken by the connection")); err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if err := one.Type(ctx, []byte("waits")); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("got %v, want it to wait for the guest", err)
+		for range 2 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if err := one.Type(ctx, []byte("waits")); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("got %v, want it to wait for the guest", err)
+			}
 		}
 		one.Close()
 		if _, err := c.last.Write([]byte("x")); err != nil {
@@ -360,6 +378,78 @@ func TestHub_stuckInputHoldsUpNobodyElse(t *testing.T) {
 			if string(message.Output) == "x" {
 				return
 			}
+		}
+	})
+}
+
+// TestHub_lastWordsOfTheLastClient: what was typed reaches the guest although
+// nobody waits for an answer.
+func TestHub_lastWordsOfTheLastClient(t *testing.T) {
+	t.Parallel()
+	running(t, func(t *testing.T, _ *simulator.Simulator, c *counting, hub *console.Hub) {
+		c.slow = time.Second
+		client := connect(t, hub)
+		synctest.Wait()
+		if err := client.Type(t.Context(), []byte("poweroff")); err != nil {
+			t.Fatal(err)
+		}
+		client.Close()
+		synctest.Wait()
+		if string(c.typed) != "poweroff" {
+			t.Errorf("the guest has got %q", c.typed)
+		}
+	})
+}
+
+// TestHub_lastWordsOfTheGuest: a machine that goes takes nothing away that it has
+// said.
+func TestHub_lastWordsOfTheGuest(t *testing.T) {
+	t.Parallel()
+	running(t, func(t *testing.T, s *simulator.Simulator, c *counting, hub *console.Hub) {
+		client := connect(t, hub)
+		defer client.Close()
+		synctest.Wait()
+		if _, err := c.last.Write([]byte("last words")); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Delete(ref); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Minute)
+		var said []byte
+		for {
+			message, err := client.Next(t.Context())
+			if err != nil {
+				if !errors.Is(err, hypervisor.ErrNotFound) {
+					t.Errorf("got error %v, want %v", err, hypervisor.ErrNotFound)
+				}
+				break
+			}
+			said = append(said, message.Output...)
+		}
+		if string(said) != "last words" {
+			t.Errorf("the guest has said %q", said)
+		}
+	})
+}
+
+// TestHub_boundsWhatWaits: a client that does not read is ended by changes of the
+// state too.
+func TestHub_boundsWhatWaits(t *testing.T) {
+	t.Parallel()
+	running(t, func(t *testing.T, s *simulator.Simulator, c *counting, hub *console.Hub) {
+		client := connect(t, hub)
+		defer client.Close()
+		const changes = 10_000
+		for n := range changes {
+			c.want(t, "at first", n+1, 1)
+			if err := s.Migrate(ref); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		if _, err := client.Next(t.Context()); !errors.Is(err, console.ErrTooSlow) {
+			t.Errorf("after %d changes of the state: got error %v, want %v", changes, err, console.ErrTooSlow)
 		}
 	})
 }
