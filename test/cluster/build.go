@@ -28,6 +28,8 @@ type pin struct {
 	// tags are build tags of our programs there, for what changed between
 	// versions.
 	tags string
+	// gates are Kubernetes' feature gates that it can't do with.
+	gates string
 	// real says that the node side can be built too.
 	real bool
 }
@@ -38,7 +40,9 @@ type pin struct {
 // the only one whose three modules are all to be had.
 var kubeVirtPins = map[string]pin{
 	"v1.7.0": {modfile: "go.mod", real: true},
-	"v1.6.0": {modfile: "v1.6.0.mod", tags: "kubevirt16"},
+	// Its client drops the field that this gate adds to the conditions of pods;
+	// virt-controller's patches of conditions are then refused for good.
+	"v1.6.0": {modfile: "v1.6.0.mod", tags: "kubevirt16", gates: "PodObservedGenerationTracking=false"},
 	"v1.8.4": {modfile: "v1.8.4.mod", tags: "kubevirt18"},
 }
 

@@ -246,7 +246,7 @@ func (c *Cluster) upNode(ctx context.Context, o Options, bin binaries, j *journa
 	if err := pki(keys, c.Kubeconfig, "https://"+n.nodeIP+":6443", firstAddress(n.services), net.ParseIP(n.nodeIP), net.ParseIP(n.hostIP)); err != nil {
 		return err
 	}
-	if err := l.run(nodeSpec(o.Dir, bin, n)); err != nil {
+	if err := l.run(nodeSpec(o.Dir, bin, n, kubeVirtPins[o.KubeVirtVersion].gates)); err != nil {
 		return err
 	}
 	if err := c.waitReady(ctx); err != nil {
@@ -301,8 +301,8 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: testbed-
 subjects: [{kind: User, name: "system:kube-dns"}]
 `
 
-// nodeSpec says what the node consists of.
-func nodeSpec(dir string, bin binaries, n network) node.Spec {
+// nodeSpec says what the node consists of; gates are Kubernetes' feature gates.
+func nodeSpec(dir string, bin binaries, n network, gates string) node.Spec {
 	keys, conf := filepath.Join(dir, "pki"), filepath.Join(dir, "conf")
 	kubeconfig := func(name string) string { return filepath.Join(keys, name+".kubeconfig") }
 	apiserver := append([]string{
@@ -313,6 +313,11 @@ func nodeSpec(dir string, bin binaries, n network) node.Spec {
 		// It reaches aggregated API servers at their pods' addresses.
 		"--enable-aggregator-routing=true",
 	}, apiserverArgs(keys, 2379, n.services)...)
+	kubelet := []string{bin.path("kubelet"), "--config=" + filepath.Join(conf, "kubelet.yaml"), "--kubeconfig=" + kubeconfig("kubelet"), "--hostname-override=" + nodeName, "--node-ip=" + n.nodeIP, "--root-dir=/var/lib/kubelet", "--v=2"}
+	if gates != "" {
+		apiserver = append(apiserver, "--feature-gates="+gates)
+		kubelet = append(kubelet, "--feature-gates="+gates)
+	}
 	manager := []string{
 		bin.path("kube-controller-manager"), "--kubeconfig=" + kubeconfig("controller-manager"),
 		"--authentication-kubeconfig=" + kubeconfig("controller-manager"), "--authorization-kubeconfig=" + kubeconfig("controller-manager"),
@@ -344,7 +349,7 @@ func nodeSpec(dir string, bin binaries, n network) node.Spec {
 			etcdArgs("/var/lib/etcd/testbed", 2379, 2380),
 			apiserver, manager, scheduler,
 			[]string{"containerd", "--config", filepath.Join(conf, "containerd.toml")},
-			[]string{bin.path("kubelet"), "--config=" + filepath.Join(conf, "kubelet.yaml"), "--kubeconfig=" + kubeconfig("kubelet"), "--hostname-override=" + nodeName, "--node-ip=" + n.nodeIP, "--root-dir=/var/lib/kubelet", "--v=2"},
+			kubelet,
 			[]string{bin.path("kube-proxy"), "--config=" + filepath.Join(conf, "kube-proxy.yaml")},
 			[]string{bin.path("dns"), "-listen=" + n.nodeIP + ":53", "-server=https://127.0.0.1:6443", "-ca=" + filepath.Join(keys, "ca.crt"), "-cert=" + filepath.Join(keys, "dns.crt"), "-key=" + filepath.Join(keys, "dns.key")},
 		),

@@ -57,7 +57,7 @@ func TestNodeSpec(t *testing.T) {
 		bin[x.name] = "/bin/" + x.name
 	}
 	n := newNetwork(3)
-	s := nodeSpec("/state", bin, n)
+	s := nodeSpec("/state", bin, n, "Gate=false")
 	var names []string
 	for _, d := range s.Daemons {
 		names = append(names, d.Name)
