@@ -520,6 +520,7 @@ func TestEngine_userHaltsTheMachine(t *testing.T) {
 				}
 				b.ask(test.action)
 				time.Sleep(test.after)
+				synctest.Wait() // For the step that is being taken.
 				if err := b.simulator.SetRunStrategy(b.Context(), ref, b.get().RunStrategy, hypervisor.RunStrategyHalted); err != nil {
 					b.Fatal(err)
 				}
