@@ -225,7 +225,7 @@ func (suite Suite) actionTable(t *testing.T) {
 					suite.Setup(t, func(t *testing.T, bench contract.Bench) {
 						hypervisorName.Store(bench.Name)
 						if reason := s.needs(bench.Guest); reason != "" {
-							t.Skip(reason)
+							t.Skip("no guest here that can get into the situation: ", reason)
 						}
 						b := newBed(t, bench)
 						s.try(b, strategy, chain, func(n int, result string) {
