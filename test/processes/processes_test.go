@@ -6,21 +6,16 @@
 package processes_test
 
 import (
-	"crypto/ecdsa"
-	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"kubevirtbmc.dev/pkg/certs"
 	"kubevirtbmc.dev/test/launch"
 )
 
@@ -61,43 +56,19 @@ func start(t *testing.T) *system {
 			t.Skipf("%s is not installed (make clients)", program)
 		}
 	}
-	dir := t.TempDir()
-	write := func(name string, text []byte) string {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
+	c := newCredentials(t)
 	first := launch.FreePorts(t, 13)
 	address := func(i int) string { return fmt.Sprintf("127.0.0.1:%d", first+i) }
 	simulator, power, media, registry := address(0), address(1), address(2), address(3)
 	s := &system{t: t, rest: address(4), ipmi: first + 5, redfish: first + 6, services: map[string]*service{}}
 
-	authority, err := certs.NewAuthority("test CA", time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf, err := authority.Issue([]string{"127.0.0.1"}, time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.MarshalPKCS8PrivateKey(leaf.PrivateKey.(*ecdsa.PrivateKey))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.caFile = write("ca.pem", authority.PEM())
-	cert := write("tls.crt", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: leaf.Certificate[0]}))
-	key := write("tls.key", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
-	tokenFile := write("token", []byte(token+"\n"))
-	config := write("bmcs.yaml", []byte("username: "+username+"\npassword: "+password+"\nbmcs: [{vm: sim-0}]\n"))
+	s.caFile = c.ca
+	config := c.write(t, "bmcs.yaml", []byte("username: "+username+"\npassword: "+password+"\nbmcs: [{vm: sim-0}]\n"))
 
 	kubevirtbmc := launch.Build(t, "cmd/kubevirtbmc")
-	serve := func(address string) []string {
-		return []string{"--listen", address, "--tls-cert-file", cert, "--tls-key-file", key, "--token-file", tokenFile}
-	}
-	machines := []string{"--hypervisor", "simulator", "--simulator-address", simulator, "--simulator-ca-file", s.caFile, "--simulator-token-file", tokenFile}
-	frontend := []string{"--listen", "127.0.0.1", "--registry", registry, "--power", power, "--ca-file", s.caFile, "--token-file", tokenFile}
+	serve := c.serve
+	machines := []string{"--hypervisor", "simulator", "--simulator-address", simulator, "--simulator-ca-file", c.ca, "--simulator-token-file", c.token}
+	frontend := []string{"--listen", "127.0.0.1", "--registry", registry, "--power", power, "--ca-file", c.ca, "--token-file", c.token}
 	for i, p := range []struct {
 		name, program string
 		args          [][]string
@@ -107,7 +78,7 @@ func start(t *testing.T) *system {
 		{"media", launch.Build(t, "services/media"), [][]string{serve(media), machines}},
 		{"registry", kubevirtbmc, [][]string{{"registry", "--config", config, "--ipmi-port", fmt.Sprint(s.ipmi), "--redfish-port", fmt.Sprint(s.redfish)}, serve(registry)}},
 		{"frontend-ipmi", launch.Build(t, "services/frontend-ipmi"), [][]string{{"--replica", "ipmi-0"}, frontend}},
-		{"frontend-redfish", launch.Build(t, "services/frontend-redfish"), [][]string{{"--replica", "redfish-0", "--media", media, "--tls-cert-file", cert, "--tls-key-file", key}, frontend}},
+		{"frontend-redfish", launch.Build(t, "services/frontend-redfish"), [][]string{{"--replica", "redfish-0", "--media", media, "--tls-cert-file", c.cert, "--tls-key-file", c.key}, frontend}},
 	} {
 		sv := &service{program: p.program, health: address(7 + i)}
 		for _, args := range p.args {

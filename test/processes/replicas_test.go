@@ -5,13 +5,8 @@ package processes_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -24,7 +19,6 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"kubevirtbmc.dev/pkg/certs"
 	"kubevirtbmc.dev/pkg/grpcclient"
 	bootv1 "kubevirtbmc.dev/proto/gen/go/bmc/boot/v1"
 	powerv1 "kubevirtbmc.dev/proto/gen/go/bmc/power/v1"
@@ -39,7 +33,7 @@ const machines = 24
 type replicas struct {
 	*testing.T
 	caFile, tokenFile string
-	addresses         []string
+	addresses, health []string
 	args              [][]string
 	program           string
 	processes         []*launch.Process
@@ -47,44 +41,18 @@ type replicas struct {
 
 func startReplicas(t *testing.T, count int) *replicas {
 	t.Helper()
-	dir := t.TempDir()
-	write := func(name string, text []byte) string {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	authority, err := certs.NewAuthority("test CA", time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf, err := authority.Issue([]string{"127.0.0.1"}, time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.MarshalPKCS8PrivateKey(leaf.PrivateKey.(*ecdsa.PrivateKey))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := &replicas{
-		T: t, program: launch.Build(t, "services/power"),
-		caFile:    write("ca.pem", authority.PEM()),
-		tokenFile: write("token", []byte(token+"\n")),
-	}
-	cert := write("tls.crt", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: leaf.Certificate[0]}))
-	key := write("tls.key", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
+	c := newCredentials(t)
+	r := &replicas{T: t, program: launch.Build(t, "services/power"), caFile: c.ca, tokenFile: c.token}
 	first := launch.FreePorts(t, 2+2*count)
 	address := func(n int) string { return fmt.Sprintf("127.0.0.1:%d", first+n) }
-	serve := func(n int) []string {
-		return []string{"--listen", address(n), "--health-listen", address(n + 1), "--tls-cert-file", cert, "--tls-key-file", key, "--token-file", r.tokenFile}
-	}
+	serve := func(n int) []string { return append(c.serve(address(n)), "--health-listen", address(n+1)) }
 	simulator := launch.Start(t, nil, launch.Build(t, "cmd/kubevirtbmc"), append([]string{"simulator", "--machines", fmt.Sprint(machines)}, serve(0)...)...)
 	simulator.WaitReady(t, address(1))
 	for n := range count {
 		r.addresses = append(r.addresses, address(2+2*n))
+		r.health = append(r.health, address(3+2*n))
 		r.args = append(r.args, append(serve(2+2*n), "--replica", fmt.Sprintf("power-%d", n), "--hypervisor", "simulator",
-			"--simulator-address", address(0), "--simulator-ca-file", r.caFile, "--simulator-token-file", r.tokenFile))
+			"--simulator-address", address(0), "--simulator-ca-file", c.ca, "--simulator-token-file", c.token))
 		r.processes = append(r.processes, nil)
 		r.start(n)
 	}
@@ -94,7 +62,7 @@ func startReplicas(t *testing.T, count int) *replicas {
 func (r *replicas) start(n int) {
 	r.Helper()
 	r.processes[n] = launch.Start(r, nil, r.program, r.args[n]...)
-	r.processes[n].WaitReady(r, r.args[n][3])
+	r.processes[n].WaitReady(r, r.health[n])
 }
 
 // replicaCaller is a client that knows the replicas' addresses, in an order of its
