@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -22,16 +23,17 @@ const bootloaderAnnotation = "bmc.kubevirt.io/bootloader"
 
 // SetBoot patches boot orders and boot loader in the template.
 func (h *Hypervisor) SetBoot(ctx context.Context, ref hypervisor.Ref, resourceVersion string, orders map[string]int, mode hypervisor.FirmwareMode) error {
-	vm, err := h.vm(ref)
-	if err != nil {
+	if err := h.checkReady(); err != nil {
 		return err
+	}
+	vm, vmi := h.objects(ref)
+	if vm == nil {
+		return hypervisor.ErrNotFound
 	}
 	if vm.ResourceVersion != resourceVersion {
 		return hypervisor.ErrStale
 	}
-	h.mu.RLock()
-	seen := h.sightings[ref].of(vm)
-	h.mu.RUnlock()
+	seen := known(vm, vmi, h.sighting(ref))
 	p, kept, err := ordersPatch(vm, seen, orders)
 	if err != nil {
 		return err
@@ -48,7 +50,19 @@ func (h *Hypervisor) SetBoot(ctx context.Context, ref hypervisor.Ref, resourceVe
 	if len(p) == 0 {
 		return nil
 	}
-	return h.patch(ctx, ref, append(patch{test("/metadata/resourceVersion", resourceVersion)}, p...))
+	err = h.patch(ctx, ref, append(patch{test("/metadata/resourceVersion", resourceVersion)}, p...))
+	if !errors.Is(err, hypervisor.ErrStale) {
+		return err
+	}
+	// The caller reads the caches again: not before they have what overtook it.
+	now, err := h.read(ctx, ref)
+	if err != nil {
+		return err
+	}
+	if err := h.awaitVM(ctx, now); err != nil {
+		return err
+	}
+	return hypervisor.ErrStale
 }
 
 // devicesAnnotation names the devices that a template did not name and that

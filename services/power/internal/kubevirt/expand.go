@@ -23,7 +23,8 @@ const (
 )
 
 // expansion is a machine's template with its instance type and preference, as
-// KubeVirt's expand-spec subresource has it.
+// KubeVirt's expand-spec subresource has it, without what SetBoot writes: that
+// the template alone tells, also while the expansion is behind it.
 type expansion struct {
 	// key says what it was made of.
 	key  string
@@ -105,16 +106,33 @@ func (h *Hypervisor) expandOne(ctx context.Context, ref hypervisor.Ref) bool {
 		// The caches are behind: they will come to it.
 		return whole.UID != vm.UID
 	}
-	spec := trimSpec(&whole.Spec.Template.Spec)
+	spec := added(&whole.Spec.Template.Spec, template(vm))
 	h.mu.Lock()
 	// Of a machine that has gone meanwhile nothing is kept.
 	if current, _ := h.objects(ref); current != nil && current.UID == vm.UID {
 		now := *h.sightings[ref].of(vm)
 		now.owner = vm.UID
-		now.expansion = &expansion{key: expansionKey(vm), spec: &spec}
+		now.expansion = &expansion{key: expansionKey(vm), spec: spec}
 		h.sightings[ref] = &now
 	}
 	h.mu.Unlock()
 	h.notify(ref)
 	return true
+}
+
+// added is an expanded template without the boot orders and the boot loader that
+// are the template's own.
+func added(whole, own *kvv1.VirtualMachineInstanceSpec) *kvv1.VirtualMachineInstanceSpec {
+	spec := trimSpec(whole)
+	devices := &spec.Domain.Devices
+	for i := range devices.Disks {
+		devices.Disks[i].BootOrder = nil
+	}
+	for i := range devices.Interfaces {
+		devices.Interfaces[i].BootOrder = nil
+	}
+	if fw := own.Domain.Firmware; fw != nil && bootloaderMode(fw.Bootloader) != "" && spec.Domain.Firmware != nil {
+		spec.Domain.Firmware.Bootloader = nil
+	}
+	return &spec
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"strconv"
 	"strings"
 	"sync"
@@ -262,6 +263,11 @@ func (a *fakeAPI) serveObject(w http.ResponseWriter, r *http.Request, resource, 
 			// The API server drops the library's text.
 			refuse(w, http.StatusUnprocessableEntity, &metav1.Status{Reason: metav1.StatusReasonInvalid, Message: textPatch})
 			return
+		}
+		if !reflect.DeepEqual(object["spec"], patched["spec"]) {
+			metadata, _ := patched["metadata"].(map[string]any)
+			generation, _ := metadata["generation"].(float64)
+			metadata["generation"] = generation + 1
 		}
 		a.store(resource, patched)
 		answer(w, patched)

@@ -26,10 +26,7 @@ const defaultGracePeriod = 30 * time.Second
 // snapshot makes a machine of its objects: vmi is nil where there is no
 // instance, seen is what is remembered of earlier instances.
 func snapshot(vm *kvv1.VirtualMachine, vmi *kvv1.VirtualMachineInstance, seen *sighting) *hypervisor.Machine {
-	if vmi != nil {
-		seen = sight(vmi, seen)
-	}
-	seen = seen.of(vm)
+	seen = known(vm, vmi, seen)
 	spec := effective(vm, seen)
 	m := &hypervisor.Machine{
 		Ref:             hypervisor.Ref{Namespace: vm.Namespace, Name: vm.Name},
@@ -388,6 +385,15 @@ func (s *sighting) of(vm *kvv1.VirtualMachine) *sighting {
 		return &sighting{}
 	}
 	return s
+}
+
+// known is what counts for a machine, its present instance included: that may
+// have been seen before the machine was.
+func known(vm *kvv1.VirtualMachine, vmi *kvv1.VirtualMachineInstance, seen *sighting) *sighting {
+	if vmi != nil {
+		seen = sight(vmi, seen)
+	}
+	return seen.of(vm)
 }
 
 // sight adds an instance to what was seen before.

@@ -169,6 +169,7 @@ func (e *Engine) setOverride(ctx context.Context, ref hypervisor.Ref, wanted rec
 		rec.Override = idle(&wanted)
 		if earlier.Active() {
 			rec.Override = e.boot.clear(earlier, rec.Override)
+			rec.Override.Cleared = wanted.ID
 			if ownMode != "" {
 				rec.Override = e.boot.rebase(m, rec.Override, ownMode)
 			}
@@ -203,6 +204,9 @@ func (e *Engine) setOverride(ctx context.Context, ref hypervisor.Ref, wanted rec
 // bringIn brings machine and override together as far as that goes now.
 func (e *Engine) bringIn(ctx context.Context, ref hypervisor.Ref) error {
 	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		m, rec, err := e.read(ref)
 		if err != nil {
 			return err
@@ -327,7 +331,7 @@ func (e *Engine) undone(ctx context.Context, ref hypervisor.Ref) (again time.Dur
 		over = true
 		switch o := rec.Override; {
 		case o != nil && o.ID == u.id:
-		case o != nil && u.earlier != nil && o.ID == u.earlier.ID && o.Stage == record.Restoring && u.earlier.Stage != record.Restoring:
+		case o != nil && o.Cleared == u.id && u.earlier.Active() && u.earlier.Stage != record.Restoring:
 			// The new one was to clear it.
 		case sameOverride(o, u.earlier):
 			over = time.Now().After(u.until)

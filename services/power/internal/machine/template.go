@@ -138,6 +138,10 @@ func (t templatePatch) settle(ctx context.Context, m *hypervisor.Machine, o *rec
 		return false, e.updateOverride(ctx, ref, o, func(o *record.Override) {
 			o.Stage = record.Armed
 			o.Before = nil
+			if o.OwnMode == o.PlannedMode {
+				// The mode is the machine's own now; what its owner makes of it stays.
+				o.OwnMode, o.PlannedMode = "", ""
+			}
 		})
 	case record.Armed:
 		if !t.used(m, o) {

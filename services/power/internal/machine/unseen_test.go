@@ -143,3 +143,64 @@ func TestEngine_overrideWaitsNoLongerThanItsCaller(t *testing.T) {
 		b.override(record.Once)
 	})
 }
+
+// refusing refuses a write of the state, once.
+type refusing struct {
+	*simulator.Simulator
+	refuse atomic.Bool
+}
+
+func (r *refusing) SetState(ctx context.Context, ref hypervisor.Ref, old, state []byte) error {
+	if r.refuse.Swap(false) {
+		return errLost
+	}
+	return r.Simulator.SetState(ctx, ref, old, state)
+}
+
+// slowBoot takes a while to write a template, as an API server does.
+type slowBoot struct{ *simulator.Simulator }
+
+func (s slowBoot) SetBoot(ctx context.Context, ref hypervisor.Ref, version string, orders map[string]int, mode hypervisor.FirmwareMode) error {
+	time.Sleep(10 * time.Millisecond)
+	return s.Simulator.SetBoot(ctx, ref, version, orders, mode)
+}
+
+// TestEngine_clearedElsewhere: a clearing that failed here does not bring back
+// what another process clears then.
+func TestEngine_clearedElsewhere(t *testing.T) {
+	t.Parallel()
+	bubble(t, withISO, func(b *bed) {
+		b.kill()
+		r := &refusing{Simulator: b.simulator}
+		b.start(r, "one")
+		one, killOne := b.engine, b.kill
+		b.start(slowBoot{b.simulator}, "two")
+		killTwo := b.kill
+		b.kill = func() { killTwo(); killOne() }
+		b.arm(record.Continuous, record.TargetPXE)
+		synctest.Wait()
+		r.refuse.Store(true)
+		if err := one.SetOverride(b.Context(), ref, record.Override{Persistence: record.Disabled, Target: record.TargetNone}); err == nil {
+			b.Fatal("a write that was refused went well")
+		}
+		time.Sleep(time.Second)
+		b.arm(record.Disabled, record.TargetNone)
+		b.settle()
+		b.override(record.Disabled)
+		b.orders(own)
+	})
+}
+
+// TestEngine_modeThatItsOwnerHasChosenSince stays when an override goes.
+func TestEngine_modeThatItsOwnerHasChosenSince(t *testing.T) {
+	t.Parallel()
+	bubble(t, bothModes, func(b *bed) {
+		b.arm(record.Continuous, record.TargetPXE)
+		b.ok(b.engine.SetFirmwareMode(b.Context(), ref, hypervisor.FirmwareUEFI))
+		b.settle()
+		b.ok(b.simulator.SetBoot(b.Context(), ref, b.get().ResourceVersion, nil, hypervisor.FirmwareBIOS))
+		b.arm(record.Disabled, record.TargetNone)
+		b.modes(hypervisor.FirmwareBIOS, "", hypervisor.FirmwareBIOS)
+		b.orders(own)
+	})
+}

@@ -141,6 +141,8 @@ type Override struct {
 	// Flags are the IPMI boot flags verbatim.
 	Flags []byte `json:"flags,omitempty"`
 	Stage Stage  `json:"stage"`
+	// Cleared is the ID of the request that has cleared it; empty when none has.
+	Cleared string `json:"cleared,omitempty"`
 	// InstanceUID is the instance that there was when it was armed.
 	InstanceUID string `json:"instanceUID,omitempty"`
 	// Own are the template's own orders, Planned those of the override; a
