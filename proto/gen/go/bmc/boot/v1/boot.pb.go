@@ -16,6 +16,7 @@ import (
 	_ "google.golang.org/genproto/googleapis/api/annotations"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	_ "kubevirtbmc.dev/proto/gen/go/bmc/access/v1"
 	v1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
 	reflect "reflect"
 	sync "sync"
@@ -889,7 +890,7 @@ var File_bmc_boot_v1_boot_proto protoreflect.FileDescriptor
 
 const file_bmc_boot_v1_boot_proto_rawDesc = "" +
 	"\n" +
-	"\x16bmc/boot/v1/boot.proto\x12\vbmc.boot.v1\x1a bmc/reference/v1/reference.proto\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\"\xcf\x02\n" +
+	"\x16bmc/boot/v1/boot.proto\x12\vbmc.boot.v1\x1a\x1abmc/access/v1/access.proto\x1a bmc/reference/v1/reference.proto\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\"\xcf\x02\n" +
 	"\fBootOverride\x12J\n" +
 	"\vpersistence\x18\x01 \x01(\x0e2\x1c.bmc.boot.v1.BootPersistenceB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\vpersistence\x129\n" +
@@ -954,12 +955,12 @@ const file_bmc_boot_v1_boot_proto_rawDesc = "" +
 	"\x1cBOOT_DEVICE_KIND_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15BOOT_DEVICE_KIND_DISK\x10\x01\x12\x1a\n" +
 	"\x16BOOT_DEVICE_KIND_CDROM\x10\x02\x12\x1e\n" +
-	"\x1aBOOT_DEVICE_KIND_INTERFACE\x10\x032\xf6\x04\n" +
-	"\vBootService\x12\x81\x01\n" +
-	"\aGetBoot\x12\x1b.bmc.boot.v1.GetBootRequest\x1a\x1c.bmc.boot.v1.GetBootResponse\";\x82\xd3\xe4\x93\x025\x123/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/boot\x12\xac\x01\n" +
-	"\x0fSetBootOverride\x12#.bmc.boot.v1.SetBootOverrideRequest\x1a$.bmc.boot.v1.SetBootOverrideResponse\"N\x82\xd3\xe4\x93\x02H:\boverride\x1a</v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/boot/override\x12\xa1\x01\n" +
-	"\x0fSetFirmwareMode\x12#.bmc.boot.v1.SetFirmwareModeRequest\x1a$.bmc.boot.v1.SetFirmwareModeResponse\"C\x82\xd3\xe4\x93\x02=:\x01*\x1a8/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/boot/mode\x12\x8f\x01\n" +
-	"\tWatchBoot\x12\x1d.bmc.boot.v1.WatchBootRequest\x1a\x1e.bmc.boot.v1.WatchBootResponse\"A\x82\xd3\xe4\x93\x02;\x129/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/boot:watch0\x01B\x9b\x01\n" +
+	"\x1aBOOT_DEVICE_KIND_INTERFACE\x10\x032\x96\x05\n" +
+	"\vBootService\x12\x89\x01\n" +
+	"\aGetBoot\x12\x1b.bmc.boot.v1.GetBootRequest\x1a\x1c.bmc.boot.v1.GetBootResponse\"C\xba\x9a\x19\x04\b\x02\x10\x01\x82\xd3\xe4\x93\x025\x123/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/boot\x12\xb4\x01\n" +
+	"\x0fSetBootOverride\x12#.bmc.boot.v1.SetBootOverrideRequest\x1a$.bmc.boot.v1.SetBootOverrideResponse\"V\xba\x9a\x19\x04\b\x02\x10\x02\x82\xd3\xe4\x93\x02H:\boverride\x1a</v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/boot/override\x12\xa9\x01\n" +
+	"\x0fSetFirmwareMode\x12#.bmc.boot.v1.SetFirmwareModeRequest\x1a$.bmc.boot.v1.SetFirmwareModeResponse\"K\xba\x9a\x19\x04\b\x02\x10\x02\x82\xd3\xe4\x93\x02=:\x01*\x1a8/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/boot/mode\x12\x97\x01\n" +
+	"\tWatchBoot\x12\x1d.bmc.boot.v1.WatchBootRequest\x1a\x1e.bmc.boot.v1.WatchBootResponse\"I\xba\x9a\x19\x04\b\x02\x10\x01\x82\xd3\xe4\x93\x02;\x129/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/boot:watch0\x01B\x9b\x01\n" +
 	"\x0fcom.bmc.boot.v1B\tBootProtoP\x01Z/kubevirtbmc.dev/proto/gen/go/bmc/boot/v1;bootv1\xa2\x02\x03BBX\xaa\x02\vBmc.Boot.V1\xca\x02\vBmc\\Boot\\V1\xe2\x02\x17Bmc\\Boot\\V1\\GPBMetadata\xea\x02\rBmc::Boot::V1b\x06proto3"
 
 var (

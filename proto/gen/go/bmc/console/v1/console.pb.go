@@ -15,6 +15,7 @@ import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	_ "kubevirtbmc.dev/proto/gen/go/bmc/access/v1"
 	v1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
 	reflect "reflect"
 	sync "sync"
@@ -370,7 +371,7 @@ var File_bmc_console_v1_console_proto protoreflect.FileDescriptor
 
 const file_bmc_console_v1_console_proto_rawDesc = "" +
 	"\n" +
-	"\x1cbmc/console/v1/console.proto\x12\x0ebmc.console.v1\x1a bmc/reference/v1/reference.proto\x1a\x1bbuf/validate/validate.proto\"]\n" +
+	"\x1cbmc/console/v1/console.proto\x12\x0ebmc.console.v1\x1a\x1abmc/access/v1/access.proto\x1a bmc/reference/v1/reference.proto\x1a\x1bbuf/validate/validate.proto\"]\n" +
 	"\x04Open\x128\n" +
 	"\x03bmc\x18\x01 \x01(\v2\x1e.bmc.reference.v1.BMCReferenceB\x06\xbaH\x03\xc8\x01\x01R\x03bmc\x12\x1b\n" +
 	"\tread_only\x18\x02 \x01(\bR\breadOnly\"\xa0\x01\n" +
@@ -387,9 +388,9 @@ const file_bmc_console_v1_console_proto_rawDesc = "" +
 	"\fConsoleState\x12\x1d\n" +
 	"\x19CONSOLE_STATE_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aCONSOLE_STATE_DISCONNECTED\x10\x01\x12\x1b\n" +
-	"\x17CONSOLE_STATE_CONNECTED\x10\x022`\n" +
-	"\x0eConsoleService\x12N\n" +
-	"\aConnect\x12\x1e.bmc.console.v1.ConnectRequest\x1a\x1f.bmc.console.v1.ConnectResponse(\x010\x01B\xb3\x01\n" +
+	"\x17CONSOLE_STATE_CONNECTED\x10\x022j\n" +
+	"\x0eConsoleService\x12X\n" +
+	"\aConnect\x12\x1e.bmc.console.v1.ConnectRequest\x1a\x1f.bmc.console.v1.ConnectResponse\"\b\xba\x9a\x19\x04\b\x04\x10\x02(\x010\x01B\xb3\x01\n" +
 	"\x12com.bmc.console.v1B\fConsoleProtoP\x01Z5kubevirtbmc.dev/proto/gen/go/bmc/console/v1;consolev1\xa2\x02\x03BCX\xaa\x02\x0eBmc.Console.V1\xca\x02\x0eBmc\\Console\\V1\xe2\x02\x1aBmc\\Console\\V1\\GPBMetadata\xea\x02\x10Bmc::Console::V1b\x06proto3"
 
 var (

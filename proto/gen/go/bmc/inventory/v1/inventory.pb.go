@@ -16,6 +16,7 @@ import (
 	_ "google.golang.org/genproto/googleapis/api/annotations"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	_ "kubevirtbmc.dev/proto/gen/go/bmc/access/v1"
 	v1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
 	reflect "reflect"
 	sync "sync"
@@ -339,7 +340,8 @@ type GuestOperatingSystem struct {
 	Version string `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
 	// Kernel release.
 	KernelRelease string `protobuf:"bytes,3,opt,name=kernel_release,json=kernelRelease,proto3" json:"kernel_release,omitempty"`
-	// Host name.
+	// Host name; empty where the hypervisor does not tell it (KubeVirt does not
+	// keep it in the status of an instance).
 	Hostname      string `protobuf:"bytes,4,opt,name=hostname,proto3" json:"hostname,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -754,7 +756,7 @@ var File_bmc_inventory_v1_inventory_proto protoreflect.FileDescriptor
 
 const file_bmc_inventory_v1_inventory_proto_rawDesc = "" +
 	"\n" +
-	" bmc/inventory/v1/inventory.proto\x12\x10bmc.inventory.v1\x1a bmc/reference/v1/reference.proto\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\"\xd4\x01\n" +
+	" bmc/inventory/v1/inventory.proto\x12\x10bmc.inventory.v1\x1a\x1abmc/access/v1/access.proto\x1a bmc/reference/v1/reference.proto\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\"\xd4\x01\n" +
 	"\n" +
 	"Processors\x12\x18\n" +
 	"\asockets\x18\x01 \x01(\rR\asockets\x12(\n" +
@@ -813,10 +815,10 @@ const file_bmc_inventory_v1_inventory_proto_rawDesc = "" +
 	"\x14ARCHITECTURE_UNKNOWN\x10\x01\x12\x16\n" +
 	"\x12ARCHITECTURE_AMD64\x10\x02\x12\x16\n" +
 	"\x12ARCHITECTURE_ARM64\x10\x03\x12\x16\n" +
-	"\x12ARCHITECTURE_S390X\x10\x042\xe4\x02\n" +
-	"\x10InventoryService\x12\x9f\x01\n" +
-	"\fGetInventory\x12%.bmc.inventory.v1.GetInventoryRequest\x1a&.bmc.inventory.v1.GetInventoryResponse\"@\x82\xd3\xe4\x93\x02:\x128/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/inventory\x12\xad\x01\n" +
-	"\x0eWatchInventory\x12'.bmc.inventory.v1.WatchInventoryRequest\x1a(.bmc.inventory.v1.WatchInventoryResponse\"F\x82\xd3\xe4\x93\x02@\x12>/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/inventory:watch0\x01B\xc3\x01\n" +
+	"\x12ARCHITECTURE_S390X\x10\x042\xf4\x02\n" +
+	"\x10InventoryService\x12\xa7\x01\n" +
+	"\fGetInventory\x12%.bmc.inventory.v1.GetInventoryRequest\x1a&.bmc.inventory.v1.GetInventoryResponse\"H\xba\x9a\x19\x04\b\x05\x10\x01\x82\xd3\xe4\x93\x02:\x128/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/inventory\x12\xb5\x01\n" +
+	"\x0eWatchInventory\x12'.bmc.inventory.v1.WatchInventoryRequest\x1a(.bmc.inventory.v1.WatchInventoryResponse\"N\xba\x9a\x19\x04\b\x05\x10\x01\x82\xd3\xe4\x93\x02@\x12>/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/inventory:watch0\x01B\xc3\x01\n" +
 	"\x14com.bmc.inventory.v1B\x0eInventoryProtoP\x01Z9kubevirtbmc.dev/proto/gen/go/bmc/inventory/v1;inventoryv1\xa2\x02\x03BIX\xaa\x02\x10Bmc.Inventory.V1\xca\x02\x10Bmc\\Inventory\\V1\xe2\x02\x1cBmc\\Inventory\\V1\\GPBMetadata\xea\x02\x12Bmc::Inventory::V1b\x06proto3"
 
 var (

@@ -17,6 +17,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
+	_ "kubevirtbmc.dev/proto/gen/go/bmc/access/v1"
 	v1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
 	reflect "reflect"
 	sync "sync"
@@ -687,7 +688,7 @@ var File_bmc_media_v1_media_proto protoreflect.FileDescriptor
 
 const file_bmc_media_v1_media_proto_rawDesc = "" +
 	"\n" +
-	"\x18bmc/media/v1/media.proto\x12\fbmc.media.v1\x1a bmc/reference/v1/reference.proto\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfe\x02\n" +
+	"\x18bmc/media/v1/media.proto\x12\fbmc.media.v1\x1a\x1abmc/access/v1/access.proto\x1a bmc/reference/v1/reference.proto\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfe\x02\n" +
 	"\tMediaSlot\x12\x12\n" +
 	"\x04slot\x18\x01 \x01(\tR\x04slot\x12\x16\n" +
 	"\x06device\x18\x02 \x01(\tR\x06device\x12.\n" +
@@ -730,14 +731,14 @@ const file_bmc_media_v1_media_proto_rawDesc = "" +
 	"\x11MEDIA_STATE_EMPTY\x10\x02\x12\x19\n" +
 	"\x15MEDIA_STATE_IMPORTING\x10\x03\x12\x18\n" +
 	"\x14MEDIA_STATE_INSERTED\x10\x04\x12\x16\n" +
-	"\x12MEDIA_STATE_FAILED\x10\x052\xf7\x04\n" +
-	"\fMediaService\x12\x8a\x01\n" +
-	"\tListMedia\x12\x1e.bmc.media.v1.ListMediaRequest\x1a\x1f.bmc.media.v1.ListMediaResponse\"<\x82\xd3\xe4\x93\x026\x124/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/media\x12\xa1\x01\n" +
-	"\vInsertMedia\x12 .bmc.media.v1.InsertMediaRequest\x1a!.bmc.media.v1.InsertMediaResponse\"M\x82\xd3\xe4\x93\x02G:\x01*\"B/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/media/{slot}:insert\x12\x9d\x01\n" +
+	"\x12MEDIA_STATE_FAILED\x10\x052\x97\x05\n" +
+	"\fMediaService\x12\x92\x01\n" +
+	"\tListMedia\x12\x1e.bmc.media.v1.ListMediaRequest\x1a\x1f.bmc.media.v1.ListMediaResponse\"D\xba\x9a\x19\x04\b\x03\x10\x01\x82\xd3\xe4\x93\x026\x124/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/media\x12\xa9\x01\n" +
+	"\vInsertMedia\x12 .bmc.media.v1.InsertMediaRequest\x1a!.bmc.media.v1.InsertMediaResponse\"U\xba\x9a\x19\x04\b\x03\x10\x02\x82\xd3\xe4\x93\x02G:\x01*\"B/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/media/{slot}:insert\x12\xa5\x01\n" +
 	"\n" +
-	"EjectMedia\x12\x1f.bmc.media.v1.EjectMediaRequest\x1a .bmc.media.v1.EjectMediaResponse\"L\x82\xd3\xe4\x93\x02F:\x01*\"A/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/media/{slot}:eject\x12\x95\x01\n" +
+	"EjectMedia\x12\x1f.bmc.media.v1.EjectMediaRequest\x1a .bmc.media.v1.EjectMediaResponse\"T\xba\x9a\x19\x04\b\x03\x10\x02\x82\xd3\xe4\x93\x02F:\x01*\"A/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/media/{slot}:eject\x12\x9d\x01\n" +
 	"\n" +
-	"WatchMedia\x12\x1f.bmc.media.v1.WatchMediaRequest\x1a .bmc.media.v1.WatchMediaResponse\"B\x82\xd3\xe4\x93\x02<\x12:/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/media:watch0\x01B\xa3\x01\n" +
+	"WatchMedia\x12\x1f.bmc.media.v1.WatchMediaRequest\x1a .bmc.media.v1.WatchMediaResponse\"J\xba\x9a\x19\x04\b\x03\x10\x01\x82\xd3\xe4\x93\x02<\x12:/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/media:watch0\x01B\xa3\x01\n" +
 	"\x10com.bmc.media.v1B\n" +
 	"MediaProtoP\x01Z1kubevirtbmc.dev/proto/gen/go/bmc/media/v1;mediav1\xa2\x02\x03BMX\xaa\x02\fBmc.Media.V1\xca\x02\fBmc\\Media\\V1\xe2\x02\x18Bmc\\Media\\V1\\GPBMetadata\xea\x02\x0eBmc::Media::V1b\x06proto3"
 

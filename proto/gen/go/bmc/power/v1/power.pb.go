@@ -18,6 +18,7 @@ import (
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
+	_ "kubevirtbmc.dev/proto/gen/go/bmc/access/v1"
 	v1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
 	reflect "reflect"
 	sync "sync"
@@ -867,7 +868,7 @@ var File_bmc_power_v1_power_proto protoreflect.FileDescriptor
 
 const file_bmc_power_v1_power_proto_rawDesc = "" +
 	"\n" +
-	"\x18bmc/power/v1/power.proto\x12\fbmc.power.v1\x1a bmc/reference/v1/reference.proto\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8e\x02\n" +
+	"\x18bmc/power/v1/power.proto\x12\fbmc.power.v1\x1a\x1abmc/access/v1/access.proto\x1a bmc/reference/v1/reference.proto\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8e\x02\n" +
 	"\tOperation\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x121\n" +
 	"\x06action\x18\x02 \x01(\x0e2\x19.bmc.power.v1.PowerActionR\x06action\x122\n" +
@@ -938,12 +939,12 @@ const file_bmc_power_v1_power_proto_rawDesc = "" +
 	"\x19OPERATION_PHASE_UNDER_WAY\x10\x01\x12\x1d\n" +
 	"\x19OPERATION_PHASE_SUCCEEDED\x10\x02\x12\x1a\n" +
 	"\x16OPERATION_PHASE_FAILED\x10\x03\x12\x1e\n" +
-	"\x1aOPERATION_PHASE_SUPERSEDED\x10\x042\xd2\x03\n" +
-	"\fPowerService\x12\x87\x01\n" +
-	"\bGetPower\x12\x1d.bmc.power.v1.GetPowerRequest\x1a\x1e.bmc.power.v1.GetPowerResponse\"<\x82\xd3\xe4\x93\x026\x124/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/power\x12\x9f\x01\n" +
-	"\x0fTransitionPower\x12$.bmc.power.v1.TransitionPowerRequest\x1a%.bmc.power.v1.TransitionPowerResponse\"?\x82\xd3\xe4\x93\x029:\x01*\"4/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/power\x12\x95\x01\n" +
+	"\x1aOPERATION_PHASE_SUPERSEDED\x10\x042\xea\x03\n" +
+	"\fPowerService\x12\x8f\x01\n" +
+	"\bGetPower\x12\x1d.bmc.power.v1.GetPowerRequest\x1a\x1e.bmc.power.v1.GetPowerResponse\"D\xba\x9a\x19\x04\b\x01\x10\x01\x82\xd3\xe4\x93\x026\x124/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/power\x12\xa7\x01\n" +
+	"\x0fTransitionPower\x12$.bmc.power.v1.TransitionPowerRequest\x1a%.bmc.power.v1.TransitionPowerResponse\"G\xba\x9a\x19\x04\b\x01\x10\x02\x82\xd3\xe4\x93\x029:\x01*\"4/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/power\x12\x9d\x01\n" +
 	"\n" +
-	"WatchPower\x12\x1f.bmc.power.v1.WatchPowerRequest\x1a .bmc.power.v1.WatchPowerResponse\"B\x82\xd3\xe4\x93\x02<\x12:/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/power:watch0\x01B\xa3\x01\n" +
+	"WatchPower\x12\x1f.bmc.power.v1.WatchPowerRequest\x1a .bmc.power.v1.WatchPowerResponse\"J\xba\x9a\x19\x04\b\x01\x10\x01\x82\xd3\xe4\x93\x02<\x12:/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/power:watch0\x01B\xa3\x01\n" +
 	"\x10com.bmc.power.v1B\n" +
 	"PowerProtoP\x01Z1kubevirtbmc.dev/proto/gen/go/bmc/power/v1;powerv1\xa2\x02\x03BPX\xaa\x02\fBmc.Power.V1\xca\x02\fBmc\\Power\\V1\xe2\x02\x18Bmc\\Power\\V1\\GPBMetadata\xea\x02\x0eBmc::Power::V1b\x06proto3"
 

@@ -16,6 +16,7 @@ import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	_ "kubevirtbmc.dev/proto/gen/go/bmc/access/v1"
 	v1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
 	reflect "reflect"
 	sync "sync"
@@ -922,7 +923,7 @@ var File_bmc_registry_v1_registry_proto protoreflect.FileDescriptor
 
 const file_bmc_registry_v1_registry_proto_rawDesc = "" +
 	"\n" +
-	"\x1ebmc/registry/v1/registry.proto\x12\x0fbmc.registry.v1\x1a bmc/reference/v1/reference.proto\x1a\x1bbuf/validate/validate.proto\"\xaa\x01\n" +
+	"\x1ebmc/registry/v1/registry.proto\x12\x0fbmc.registry.v1\x1a\x1abmc/access/v1/access.proto\x1a bmc/reference/v1/reference.proto\x1a\x1bbuf/validate/validate.proto\"\xaa\x01\n" +
 	"\aAccount\x12\x1a\n" +
 	"\busername\x18\x01 \x01(\tR\busername\x12\x1f\n" +
 	"\bpassword\x18\x02 \x01(\tB\x03\x80\x01\x01R\bpassword\x12)\n" +
@@ -981,9 +982,10 @@ const file_bmc_registry_v1_registry_proto_rawDesc = "" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eROLE_READ_ONLY\x10\x01\x12\x11\n" +
 	"\rROLE_OPERATOR\x10\x02\x12\x16\n" +
-	"\x12ROLE_ADMINISTRATOR\x10\x032i\n" +
-	"\x0fRegistryService\x12V\n" +
-	"\tSubscribe\x12!.bmc.registry.v1.SubscribeRequest\x1a\".bmc.registry.v1.SubscribeResponse(\x010\x01B\xbb\x01\n" +
+	"\x12ROLE_ADMINISTRATOR\x10\x032u\n" +
+	"\x0fRegistryService\x12b\n" +
+	"\tSubscribe\x12!.bmc.registry.v1.SubscribeRequest\x1a\".bmc.registry.v1.SubscribeResponse\"\n" +
+	"\xba\x9a\x19\x06\b\a\x10\x01\x18\x01(\x010\x01B\xbb\x01\n" +
 	"\x13com.bmc.registry.v1B\rRegistryProtoP\x01Z7kubevirtbmc.dev/proto/gen/go/bmc/registry/v1;registryv1\xa2\x02\x03BRX\xaa\x02\x0fBmc.Registry.V1\xca\x02\x0fBmc\\Registry\\V1\xe2\x02\x1bBmc\\Registry\\V1\\GPBMetadata\xea\x02\x11Bmc::Registry::V1b\x06proto3"
 
 var (

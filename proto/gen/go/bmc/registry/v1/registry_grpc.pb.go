@@ -41,7 +41,9 @@ type RegistryServiceClient interface {
 	// with all when it can't tell, and then with synced; BMCs that were not named
 	// between a full answer's first message and its synced are gone. From then on
 	// each change comes as it happens, with its revision. A frontend that loses
-	// the stream goes on serving what it knows and subscribes again.
+	// the stream goes on serving what it knows and subscribes again. Callers who
+	// may get the credentials of all BMCs share them out among their replicas;
+	// others get what is theirs alone.
 	Subscribe(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[SubscribeRequest, SubscribeResponse], error)
 }
 
@@ -79,7 +81,9 @@ type RegistryServiceServer interface {
 	// with all when it can't tell, and then with synced; BMCs that were not named
 	// between a full answer's first message and its synced are gone. From then on
 	// each change comes as it happens, with its revision. A frontend that loses
-	// the stream goes on serving what it knows and subscribes again.
+	// the stream goes on serving what it knows and subscribes again. Callers who
+	// may get the credentials of all BMCs share them out among their replicas;
+	// others get what is theirs alone.
 	Subscribe(grpc.BidiStreamingServer[SubscribeRequest, SubscribeResponse]) error
 	mustEmbedUnimplementedRegistryServiceServer()
 }

@@ -18,6 +18,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
+	_ "kubevirtbmc.dev/proto/gen/go/bmc/access/v1"
 	v1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
 	v11 "kubevirtbmc.dev/proto/gen/go/bmc/registry/v1"
 	reflect "reflect"
@@ -1540,7 +1541,7 @@ var File_bmc_state_v1_state_proto protoreflect.FileDescriptor
 
 const file_bmc_state_v1_state_proto_rawDesc = "" +
 	"\n" +
-	"\x18bmc/state/v1/state.proto\x12\fbmc.state.v1\x1a bmc/reference/v1/reference.proto\x1a\x1ebmc/registry/v1/registry.proto\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xba\x02\n" +
+	"\x18bmc/state/v1/state.proto\x12\fbmc.state.v1\x1a\x1abmc/access/v1/access.proto\x1a bmc/reference/v1/reference.proto\x1a\x1ebmc/registry/v1/registry.proto\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xba\x02\n" +
 	"\x05Event\x12\x19\n" +
 	"\x02id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x02id\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x126\n" +
@@ -1636,20 +1637,21 @@ const file_bmc_state_v1_state_proto_rawDesc = "" +
 	"\x10EVENT_KIND_MEDIA\x10\x03\x12\x14\n" +
 	"\x10EVENT_KIND_LOGIN\x10\x04\x12\x16\n" +
 	"\x12EVENT_KIND_MACHINE\x10\x05\x12\x12\n" +
-	"\x0eEVENT_KIND_BMC\x10\x062\xcc\t\n" +
-	"\fStateService\x12\x8e\x01\n" +
+	"\x0eEVENT_KIND_BMC\x10\x062\xb4\n" +
 	"\n" +
-	"ListEvents\x12\x1f.bmc.state.v1.ListEventsRequest\x1a .bmc.state.v1.ListEventsResponse\"=\x82\xd3\xe4\x93\x027\x125/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/events\x12U\n" +
-	"\fAppendEvents\x12!.bmc.state.v1.AppendEventsRequest\x1a\".bmc.state.v1.AppendEventsResponse\x12\x9a\x01\n" +
-	"\vClearEvents\x12 .bmc.state.v1.ClearEventsRequest\x1a!.bmc.state.v1.ClearEventsResponse\"F\x82\xd3\xe4\x93\x02@:\x01*\";/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/events:clear\x12\x99\x01\n" +
-	"\vWatchEvents\x12 .bmc.state.v1.WatchEventsRequest\x1a!.bmc.state.v1.WatchEventsResponse\"C\x82\xd3\xe4\x93\x02=\x12;/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/events:watch0\x01\x12U\n" +
-	"\fListAccounts\x12!.bmc.state.v1.ListAccountsRequest\x1a\".bmc.state.v1.ListAccountsResponse\x12X\n" +
-	"\rCreateAccount\x12\".bmc.state.v1.CreateAccountRequest\x1a#.bmc.state.v1.CreateAccountResponse\x12X\n" +
-	"\rUpdateAccount\x12\".bmc.state.v1.UpdateAccountRequest\x1a#.bmc.state.v1.UpdateAccountResponse\x12X\n" +
-	"\rDeleteAccount\x12\".bmc.state.v1.DeleteAccountRequest\x1a#.bmc.state.v1.DeleteAccountResponse\x12d\n" +
-	"\x11ListSubscriptions\x12&.bmc.state.v1.ListSubscriptionsRequest\x1a'.bmc.state.v1.ListSubscriptionsResponse\x12g\n" +
-	"\x12CreateSubscription\x12'.bmc.state.v1.CreateSubscriptionRequest\x1a(.bmc.state.v1.CreateSubscriptionResponse\x12g\n" +
-	"\x12DeleteSubscription\x12'.bmc.state.v1.DeleteSubscriptionRequest\x1a(.bmc.state.v1.DeleteSubscriptionResponseB\xa3\x01\n" +
+	"\fStateService\x12\x96\x01\n" +
+	"\n" +
+	"ListEvents\x12\x1f.bmc.state.v1.ListEventsRequest\x1a .bmc.state.v1.ListEventsResponse\"E\xba\x9a\x19\x04\b\x06\x10\x01\x82\xd3\xe4\x93\x027\x125/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/events\x12_\n" +
+	"\fAppendEvents\x12!.bmc.state.v1.AppendEventsRequest\x1a\".bmc.state.v1.AppendEventsResponse\"\b\xba\x9a\x19\x04\b\x06\x10\x02\x12\xa2\x01\n" +
+	"\vClearEvents\x12 .bmc.state.v1.ClearEventsRequest\x1a!.bmc.state.v1.ClearEventsResponse\"N\xba\x9a\x19\x04\b\x06\x10\x02\x82\xd3\xe4\x93\x02@:\x01*\";/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/events:clear\x12\xa1\x01\n" +
+	"\vWatchEvents\x12 .bmc.state.v1.WatchEventsRequest\x1a!.bmc.state.v1.WatchEventsResponse\"K\xba\x9a\x19\x04\b\x06\x10\x01\x82\xd3\xe4\x93\x02=\x12;/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/events:watch0\x01\x12_\n" +
+	"\fListAccounts\x12!.bmc.state.v1.ListAccountsRequest\x1a\".bmc.state.v1.ListAccountsResponse\"\b\xba\x9a\x19\x04\b\a\x10\x01\x12b\n" +
+	"\rCreateAccount\x12\".bmc.state.v1.CreateAccountRequest\x1a#.bmc.state.v1.CreateAccountResponse\"\b\xba\x9a\x19\x04\b\a\x10\x02\x12b\n" +
+	"\rUpdateAccount\x12\".bmc.state.v1.UpdateAccountRequest\x1a#.bmc.state.v1.UpdateAccountResponse\"\b\xba\x9a\x19\x04\b\a\x10\x02\x12b\n" +
+	"\rDeleteAccount\x12\".bmc.state.v1.DeleteAccountRequest\x1a#.bmc.state.v1.DeleteAccountResponse\"\b\xba\x9a\x19\x04\b\a\x10\x02\x12n\n" +
+	"\x11ListSubscriptions\x12&.bmc.state.v1.ListSubscriptionsRequest\x1a'.bmc.state.v1.ListSubscriptionsResponse\"\b\xba\x9a\x19\x04\b\x06\x10\x01\x12q\n" +
+	"\x12CreateSubscription\x12'.bmc.state.v1.CreateSubscriptionRequest\x1a(.bmc.state.v1.CreateSubscriptionResponse\"\b\xba\x9a\x19\x04\b\x06\x10\x02\x12q\n" +
+	"\x12DeleteSubscription\x12'.bmc.state.v1.DeleteSubscriptionRequest\x1a(.bmc.state.v1.DeleteSubscriptionResponse\"\b\xba\x9a\x19\x04\b\x06\x10\x02B\xa3\x01\n" +
 	"\x10com.bmc.state.v1B\n" +
 	"StateProtoP\x01Z1kubevirtbmc.dev/proto/gen/go/bmc/state/v1;statev1\xa2\x02\x03BSX\xaa\x02\fBmc.State.V1\xca\x02\fBmc\\State\\V1\xe2\x02\x18Bmc\\State\\V1\\GPBMetadata\xea\x02\x0eBmc::State::V1b\x06proto3"
 
