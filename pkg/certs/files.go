@@ -21,7 +21,7 @@ type Files struct {
 
 	mu          sync.Mutex
 	certificate *tls.Certificate
-	modified    [2]time.Time
+	read        [2]os.FileInfo // of certFile and keyFile
 	checked     time.Time
 }
 
@@ -44,8 +44,14 @@ func (f *Files) Certificate() (*tls.Certificate, error) {
 		return f.certificate, nil
 	}
 	f.checked = now
-	modified, err := modifiedTimes(f.certFile, f.keyFile)
-	if err == nil && f.certificate != nil && modified == f.modified {
+	var is [2]os.FileInfo
+	var err error
+	for i, file := range []string{f.certFile, f.keyFile} {
+		if err == nil {
+			is[i], err = os.Stat(file)
+		}
+	}
+	if err == nil && f.certificate != nil && same(is[0], f.read[0]) && same(is[1], f.read[1]) {
 		return f.certificate, nil
 	}
 	var certificate tls.Certificate
@@ -58,7 +64,7 @@ func (f *Files) Certificate() (*tls.Certificate, error) {
 		}
 		return nil, fmt.Errorf("load certificate: %w", err)
 	}
-	f.certificate, f.modified = &certificate, modified
+	f.certificate, f.read = &certificate, is
 	return f.certificate, nil
 }
 
@@ -71,14 +77,8 @@ func ServerTLS(get func() (*tls.Certificate, error)) *tls.Config {
 	}
 }
 
-func modifiedTimes(files ...string) ([2]time.Time, error) {
-	var times [2]time.Time
-	for i, file := range files {
-		info, err := os.Stat(file)
-		if err != nil {
-			return times, err
-		}
-		times[i] = info.ModTime()
-	}
-	return times, nil
+// same tells whether a file is as it was when it was read: neither written nor
+// replaced, as kubelet does.
+func same(is, was os.FileInfo) bool {
+	return os.SameFile(is, was) && is.ModTime().Equal(was.ModTime()) && is.Size() == was.Size()
 }

@@ -8,7 +8,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"fmt"
 	"os"
 	"strings"
@@ -20,16 +19,15 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"kubevirtbmc.dev/pkg/callctx"
-	bootv1 "kubevirtbmc.dev/proto/gen/go/bmc/boot/v1"
-	inventoryv1 "kubevirtbmc.dev/proto/gen/go/bmc/inventory/v1"
-	mediav1 "kubevirtbmc.dev/proto/gen/go/bmc/media/v1"
-	powerv1 "kubevirtbmc.dev/proto/gen/go/bmc/power/v1"
 )
 
 // Config says how to connect.
 type Config struct {
-	// TLS of the connection; nil only inside one process, where bytes do not
-	// leave it.
+	// Roots returns the CA certificates that servers are verified with, called for
+	// each handshake of TLS 1.3 (certs.Roots.Pool follows a file).
+	Roots func() *x509.CertPool
+	// TLS of the connection where Roots is nil; both are nil only inside one
+	// process, where bytes do not leave it.
 	TLS *tls.Config
 	// Token returns the bearer token to present, called for each RPC; nil: none.
 	Token func() (string, error)
@@ -37,34 +35,41 @@ type Config struct {
 	Options []grpc.DialOption
 }
 
-// Dial returns a connection to a service. It connects to all replicas that the
-// target has, on first use and again whenever a connection is lost.
+// Dial returns a connection to a service: to the replicas that the target has,
+// each on first use and again whenever it is lost.
 //
-// Each BMC has its replica: the same for all callers, and the next in rank while
-// that one is not connected. A replica that ends or dies is left at once where
-// its connections end with it; one that falls silent is noticed within 12 s
-// (gRPC's clients ask no more often; servers notice a silent client within 4 s).
+// Each BMC has its replica: the same for all callers from their first call on,
+// and the next one while that one can't be connected to. A replica that ends or
+// dies is left at once where its connections end with it; one that falls silent
+// is noticed within 12 s (gRPC's clients ask no more often; servers notice a
+// silent client within 2.5 s), and a new connection is given up after 2 s.
 // A call that only reads is then sent again, to the next replica; one that acts
 // is not, since it may have been carried out: it fails with UNAVAILABLE, and may
-// be repeated, for the same action joins one that is still under way. Replicas that are
-// added are found when the target's name is resolved again, which is when a
-// connection is lost, at most every 30 s.
+// be repeated, for the same action joins one that is still under way. Replicas
+// that are added are found when the target's name is looked up again, which is
+// every 5 s, and when a connection is lost.
 //
 // Request id and caller of each call's context (package callctx) go along.
 func Dial(target string, cfg Config) (*grpc.ClientConn, error) {
 	transport := insecure.NewCredentials()
-	if cfg.TLS != nil {
+	switch {
+	case cfg.Roots != nil:
+		transport = newFollowing(cfg.Roots)
+	case cfg.TLS != nil:
 		transport = credentials.NewTLS(cfg.TLS)
 	}
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(transport),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 2 * time.Second}),
+		grpc.WithConnectParams(connecting),
 		grpc.WithChainUnaryInterceptor(unaryByBMC, unaryCallContext),
 		grpc.WithChainStreamInterceptor(streamByBMC, streamCallContext),
 		grpc.WithDefaultServiceConfig(serviceConfig()),
+		grpc.WithDisableServiceConfig(), // No name server has a say in it.
+		grpc.WithResolvers(newNames()),
 	}
 	if cfg.Token != nil {
-		options = append(options, grpc.WithPerRPCCredentials(bearerToken{cfg.Token, cfg.TLS != nil}))
+		options = append(options, grpc.WithPerRPCCredentials(bearerToken{cfg.Token, cfg.Roots != nil || cfg.TLS != nil}))
 	}
 	conn, err := grpc.NewClient(target, append(options, cfg.Options...)...)
 	if err != nil {
@@ -73,37 +78,27 @@ func Dial(target string, cfg Config) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// serviceConfig chooses replicas by BMC and sends reads again.
-func serviceConfig() string {
-	type name struct {
-		Service string `json:"service"`
-		Method  string `json:"method"`
+// DialEach connects to each target once, however often it is named, and returns
+// the connections by target and what closes all of them.
+func DialEach(cfg Config, targets ...string) (conns map[string]*grpc.ClientConn, closeAll func(), err error) {
+	conns = map[string]*grpc.ClientConn{}
+	closeAll = func() {
+		for _, conn := range conns {
+			_ = conn.Close() // Closed already, at worst.
+		}
 	}
-	type methodConfig struct {
-		Name        []name         `json:"name"`
-		RetryPolicy map[string]any `json:"retryPolicy"`
+	for _, target := range targets {
+		if conns[target] != nil {
+			continue
+		}
+		conn, err := Dial(target, cfg)
+		if err != nil {
+			closeAll()
+			return nil, nil, err
+		}
+		conns[target] = conn
 	}
-	reads := methodConfig{RetryPolicy: map[string]any{
-		"maxAttempts": 3, "initialBackoff": "0.05s", "maxBackoff": "0.5s", "backoffMultiplier": 3,
-		"retryableStatusCodes": []string{"UNAVAILABLE"},
-	}}
-	for _, method := range []string{
-		powerv1.PowerService_GetPower_FullMethodName,
-		bootv1.BootService_GetBoot_FullMethodName,
-		inventoryv1.InventoryService_GetInventory_FullMethodName,
-		mediav1.MediaService_ListMedia_FullMethodName,
-	} {
-		service, method, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
-		reads.Name = append(reads.Name, name{service, method})
-	}
-	config, err := json.Marshal(map[string]any{
-		"loadBalancingConfig": []any{map[string]any{rendezvous: struct{}{}}},
-		"methodConfig":        []methodConfig{reads},
-	})
-	if err != nil {
-		panic(err) // Of constants alone.
-	}
-	return string(config)
+	return conns, closeAll, nil
 }
 
 // TokenFile returns a token function that reads a file for each call, so that a
@@ -116,20 +111,6 @@ func TokenFile(path string) func() (string, error) {
 		}
 		return strings.TrimSpace(string(b)), nil
 	}
-}
-
-// TLSFromCA returns a TLS configuration that trusts the certificates of a PEM
-// file and no others.
-func TLSFromCA(path string) (*tls.Config, error) {
-	pem, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("read CA certificates: %w", err)
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("read CA certificates: %s holds no PEM certificate", path)
-	}
-	return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS13}, nil
 }
 
 type bearerToken struct {

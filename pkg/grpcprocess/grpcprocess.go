@@ -8,6 +8,7 @@ package grpcprocess
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
@@ -34,6 +35,9 @@ import (
 // drainTime is how long calls under way may take after a signal.
 const drainTime = 5 * time.Second
 
+// component is the server's name in the process's readiness.
+const component = "grpc"
+
 // Flags say how to serve.
 type Flags struct {
 	listen, rest    string
@@ -50,12 +54,26 @@ func AddFlags(flags *flag.FlagSet, rest bool) *Flags {
 	}
 	flags.StringVar(&f.tlsCert, "tls-cert-file", "", "PEM `file` with the server's certificate chain; read again when it changes")
 	flags.StringVar(&f.tlsKey, "tls-key-file", "", "PEM `file` with the key of --tls-cert-file")
-	flags.StringVar(&f.tokenFile, "token-file", "", "`file` with the bearer tokens that callers may present, one a line, alone or after the caller's name and a space")
+	flags.StringVar(&f.tokenFile, "token-file", "", "`file` with the bearer tokens that callers may present, one a line, alone or after the caller's name and a space: each may do everything. Empty: Kubernetes knows the callers, where the program can ask it")
 	return f
 }
 
+// Reviewer knows callers and their rights.
+type Reviewer interface {
+	grpcserver.Authenticator
+	grpcserver.Authorizer
+}
+
+// Access opens what knows callers where no file of tokens does.
+type Access func(*slog.Logger) (Reviewer, error)
+
 // Service is what a process serves.
 type Service struct {
+	// Access is for processes without a file of tokens; nil: they need one.
+	Access Access
+	// Certificate is for processes without a file with their certificate, called
+	// for each handshake; nil: they need one.
+	Certificate func() (*tls.Certificate, error)
 	// Register adds the service to the gRPC server.
 	Register func(grpc.ServiceRegistrar)
 	// RegisterGateway adds it to the REST gateway; nil where it has no REST.
@@ -67,19 +85,19 @@ type Service struct {
 // Serve serves until the context ends. The process is ready from the moment
 // that it listens.
 func (f *Flags) Serve(ctx context.Context, p *process.Process, service Service) error {
-	if f.tlsCert == "" || f.tlsKey == "" || f.tokenFile == "" {
-		return errors.New("--tls-cert-file, --tls-key-file and --token-file are needed")
-	}
-	files, err := certs.LoadFiles(f.tlsCert, f.tlsKey)
+	// The rest of the process may be ready before anybody listens.
+	p.Health.Set(component, false)
+	certificate, err := f.certificate(service)
 	if err != nil {
 		return err
 	}
-	tokens, err := readTokens(f.tokenFile)
-	if err != nil {
+	config := grpcserver.Config{Log: p.Log}
+	if config.Authenticator, config.Authorizer, err = f.access(p.Log, service.Access); err != nil {
 		return err
 	}
-	tlsConfig := certs.ServerTLS(files.Certificate)
-	server, err := grpcserver.New(grpcserver.Config{Log: p.Log, TLS: tlsConfig, Authenticator: tokens, Metrics: p.Registry})
+	serverConfig := config
+	serverConfig.TLS, serverConfig.Metrics = certs.ServerTLS(certificate), p.Registry
+	server, err := grpcserver.New(serverConfig)
 	if err != nil {
 		return err
 	}
@@ -101,14 +119,14 @@ func (f *Flags) Serve(ctx context.Context, p *process.Process, service Service) 
 	}
 	stopREST := func(context.Context) {}
 	if f.rest != "" && service.RegisterGateway != nil {
-		restServer, err := f.newREST(ctx, p, tokens, service)
+		restServer, err := f.newREST(ctx, p, config, service, certificate)
 		if err != nil {
 			return err
 		}
 		stopREST = restServer.stop
 		group.Go(restServer.serve)
 	}
-	group.Go(func() error { return server.Serve(listener) })
+	group.Go(func() error { return ignoreStopped(server.Serve(listener)) })
 	group.Go(func() error {
 		<-groupCtx.Done()
 		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
@@ -120,11 +138,54 @@ func (f *Flags) Serve(ctx context.Context, p *process.Process, service Service) 
 		return nil
 	})
 	p.Log.InfoContext(ctx, "serving gRPC", logkey.Address, listener.Addr().String())
-	p.Health.Set("grpc", true)
+	p.Health.Set(component, true)
 	if err := group.Wait(); !errors.Is(err, context.Canceled) {
 		return err
 	}
 	return nil
+}
+
+// ignoreStopped: a server that was told to stop before it began to serve has
+// nothing to serve any more, which is no fault.
+func ignoreStopped(err error) error {
+	if errors.Is(err, grpc.ErrServerStopped) {
+		return nil
+	}
+	return err
+}
+
+// certificate returns the server's certificate for each handshake: that of the
+// files, or what the service has.
+func (f *Flags) certificate(service Service) (func() (*tls.Certificate, error), error) {
+	switch {
+	case f.tlsCert != "" && f.tlsKey != "":
+		files, err := certs.LoadFiles(f.tlsCert, f.tlsKey)
+		if err != nil {
+			return nil, err
+		}
+		return files.Certificate, nil
+	case f.tlsCert != "" || f.tlsKey != "":
+		return nil, errors.New("--tls-cert-file and --tls-key-file go together")
+	case service.Certificate == nil:
+		return nil, errors.New("--tls-cert-file and --tls-key-file are needed")
+	default:
+		return service.Certificate, nil
+	}
+}
+
+// access is who knows callers and their rights: the file of tokens, with which
+// everybody may do everything, or whom the service names.
+func (f *Flags) access(log *slog.Logger, open Access) (grpcserver.Authenticator, grpcserver.Authorizer, error) {
+	switch {
+	case f.tokenFile != "":
+		tokens, err := readTokens(f.tokenFile)
+		return tokens, nil, err
+	case open == nil:
+		return nil, nil, errors.New("--token-file is needed")
+	default:
+		reviewer, err := open(log)
+		return reviewer, reviewer, err
+	}
 }
 
 // readTokens reads a file of tokens: one a line, alone or after the caller's
@@ -153,7 +214,7 @@ func readTokens(path string) (grpcserver.StaticTokens, error) {
 }
 
 // restServer is the REST gateway of a process. It passes calls on to a gRPC
-// server of its own in memory, which checks each caller's token.
+// server of its own in memory, which authenticates and authorizes each caller.
 type restServer struct {
 	http     *http.Server
 	listener net.Listener
@@ -162,9 +223,10 @@ type restServer struct {
 	conn     *grpc.ClientConn
 }
 
-func (f *Flags) newREST(ctx context.Context, p *process.Process, tokens grpcserver.StaticTokens, service Service) (*restServer, error) {
+func (f *Flags) newREST(ctx context.Context, p *process.Process, config grpcserver.Config, service Service, certificate func() (*tls.Certificate, error)) (*restServer, error) {
 	// Its metrics would have the same names as those of the TLS server.
-	inner, err := grpcserver.New(grpcserver.Config{Log: p.Log, Authenticator: tokens, Metrics: process.NewRegistry()})
+	config.Metrics = process.NewRegistry()
+	inner, err := grpcserver.New(config)
 	if err != nil {
 		return nil, err
 	}
@@ -180,12 +242,8 @@ func (f *Flags) newREST(ctx context.Context, p *process.Process, tokens grpcserv
 	if err := service.RegisterGateway(ctx, mux, conn); err != nil {
 		return nil, fmt.Errorf("make REST gateway: %w", err)
 	}
-	files, err := certs.LoadFiles(f.tlsCert, f.tlsKey)
-	if err != nil {
-		return nil, err
-	}
 	server := gateway.NewServer(gateway.Handler(inner, mux))
-	server.TLSConfig = certs.ServerTLS(files.Certificate)
+	server.TLSConfig = certs.ServerTLS(certificate)
 	server.ErrorLog = slog.NewLogLogger(p.Log.Handler(), slog.LevelDebug)
 	var listen net.ListenConfig
 	listener, err := listen.Listen(ctx, "tcp", f.rest)
@@ -198,7 +256,7 @@ func (f *Flags) newREST(ctx context.Context, p *process.Process, tokens grpcserv
 
 func (r *restServer) serve() error {
 	var group errgroup.Group
-	group.Go(func() error { return r.grpc.Serve(r.memory) })
+	group.Go(func() error { return ignoreStopped(r.grpc.Serve(r.memory)) })
 	group.Go(func() error {
 		if err := r.http.ServeTLS(r.listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serve REST: %w", err)

@@ -11,6 +11,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"flag"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -23,14 +24,19 @@ import (
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 
+	"kubevirtbmc.dev/pkg/access"
 	"kubevirtbmc.dev/pkg/callctx"
 	"kubevirtbmc.dev/pkg/certs"
 	"kubevirtbmc.dev/pkg/grpcclient"
 	"kubevirtbmc.dev/pkg/grpcprocess"
+	"kubevirtbmc.dev/pkg/grpcserver"
 	"kubevirtbmc.dev/pkg/grpcstatus"
 	"kubevirtbmc.dev/pkg/process"
+	"kubevirtbmc.dev/pkg/testport"
 	errorsv1 "kubevirtbmc.dev/proto/gen/go/bmc/errors/v1"
 	powerv1 "kubevirtbmc.dev/proto/gen/go/bmc/power/v1"
 	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
@@ -63,12 +69,7 @@ type server struct {
 
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
+	return fmt.Sprintf("127.0.0.1:%d", testport.Free(t))
 }
 
 // files are what a process is given.
@@ -110,16 +111,25 @@ func (f *files) write(name string, text []byte) string {
 }
 
 func (f *files) args() []string {
-	return []string{"--tls-cert-file", f.cert, "--tls-key-file", f.key, "--token-file", f.token}
+	return append(f.tlsArgs(), "--token-file", f.token)
+}
+
+func (f *files) tlsArgs() []string {
+	return []string{"--tls-cert-file", f.cert, "--tls-key-file", f.key}
 }
 
 func newProcess() *process.Process {
 	return &process.Process{Log: slog.New(slog.DiscardHandler), Registry: process.NewRegistry(), Health: process.NewHealth()}
 }
 
-func start(t *testing.T, p power) *server {
+func start(t *testing.T, p powerv1.PowerServiceServer) *server {
 	t.Helper()
 	f := newFiles(t)
+	return startWith(t, f, f.args(), nil, p)
+}
+
+func startWith(t *testing.T, f *files, args []string, access grpcprocess.Access, p powerv1.PowerServiceServer) *server {
+	t.Helper()
 	s := &server{
 		grpcAddress: freeAddress(t), restAddress: freeAddress(t),
 		tls:  &tls.Config{RootCAs: f.authority.Pool(), MinVersion: tls.VersionTLS13},
@@ -127,7 +137,7 @@ func start(t *testing.T, p power) *server {
 	}
 	flags := flag.NewFlagSet("test", flag.ContinueOnError)
 	options := grpcprocess.AddFlags(flags, true)
-	if err := flags.Parse(append(f.args(), "--listen", s.grpcAddress, "--rest-listen", s.restAddress)); err != nil {
+	if err := flags.Parse(append(args, "--listen", s.grpcAddress, "--rest-listen", s.restAddress)); err != nil {
 		t.Fatal(err)
 	}
 	var ctx context.Context
@@ -135,6 +145,7 @@ func start(t *testing.T, p power) *server {
 	running := newProcess()
 	go func() {
 		s.done <- options.Serve(ctx, running, grpcprocess.Service{
+			Access:   access,
 			Register: func(r grpc.ServiceRegistrar) { powerv1.RegisterPowerServiceServer(r, p) },
 			RegisterGateway: func(ctx context.Context, mux *runtime.ServeMux, conn grpc.ClientConnInterface) error {
 				return powerv1.RegisterPowerServiceHandlerClient(ctx, mux, powerv1.NewPowerServiceClient(conn))
@@ -219,6 +230,120 @@ func TestServe_gRPCAndREST(t *testing.T) {
 	}
 }
 
+// reviewer knows one caller, who may only read.
+type reviewer struct{}
+
+func (reviewer) Authenticate(_ context.Context, token string) (grpcserver.Identity, error) {
+	if token != "of-ada" {
+		return grpcserver.Identity{}, grpcstatus.New(errorsv1.Reason_REASON_UNAUTHENTICATED, "unknown")
+	}
+	return grpcserver.Identity{Name: "ada"}, nil
+}
+
+func (reviewer) Authorize(_ context.Context, caller grpcserver.Identity, request access.Request) error {
+	if caller.Name != "ada" || request.String() != "get virtualmachinebmcs/power of default/a" {
+		return grpcstatus.New(errorsv1.Reason_REASON_PERMISSION_DENIED, "%s may not %s", caller.Name, request)
+	}
+	return nil
+}
+
+// watched tells who calls.
+type watched struct {
+	powerv1.UnimplementedPowerServiceServer
+	callers chan callctx.Caller
+}
+
+func (w watched) GetPower(ctx context.Context, _ *powerv1.GetPowerRequest) (*powerv1.GetPowerResponse, error) {
+	w.callers <- callctx.CallerOf(ctx)
+	return &powerv1.GetPowerResponse{}, nil
+}
+
+// Without a file of tokens the service's reviewer is asked, whichever way a call
+// comes, and nobody can call under another's name or address.
+func TestServe_reviewer(t *testing.T) {
+	t.Parallel()
+	f := newFiles(t)
+	w := watched{callers: make(chan callctx.Caller, 1)}
+	s := startWith(t, f, f.tlsArgs(), func(*slog.Logger) (grpcprocess.Reviewer, error) { return reviewer{}, nil }, w)
+	forged := callctx.WithCaller(t.Context(), callctx.Caller{User: "root", Address: "192.0.2.1:1", Protocol: "ipmi"})
+
+	grpcCall := func(address string) func(token, bmc string, action bool) error {
+		return func(token, bmc string, action bool) error {
+			conn, err := grpcclient.Dial(address, grpcclient.Config{TLS: s.tls, Token: func() (string, error) { return token, nil }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			client := powerv1.NewPowerServiceClient(conn)
+			if action {
+				_, err = client.TransitionPower(forged, &powerv1.TransitionPowerRequest{Bmc: request(bmc).GetBmc(), Action: powerv1.PowerAction_POWER_ACTION_ON})
+			} else {
+				_, err = client.GetPower(forged, request(bmc))
+			}
+			return err
+		}
+	}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: s.tls, DisableKeepAlives: true, ForceAttemptHTTP2: true}}
+	restCall := func(token, bmc string, action bool) error {
+		method, body := http.MethodGet, ""
+		if action {
+			method, body = http.MethodPost, `{"action":"POWER_ACTION_ON"}`
+		}
+		req, err := http.NewRequest(method, "https://"+s.restAddress+"/v1/namespaces/default/bmcs/"+bmc+"/power", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for key, value := range map[string]string{
+			"Authorization": "Bearer " + token, "X-Bmc-User": "root", "X-Bmc-Address": "192.0.2.1:1",
+			"Grpc-Metadata-X-Bmc-User": "root", "Grpc-Metadata-X-Bmc-Address": "192.0.2.1:1", "X-Forwarded-For": "192.0.2.1",
+		} {
+			req.Header.Set(key, value)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		code, ok := map[int]codes.Code{200: codes.OK, 401: codes.Unauthenticated, 403: codes.PermissionDenied}[resp.StatusCode]
+		if !ok {
+			code = codes.Unknown
+		}
+		return status.Error(code, resp.Status)
+	}
+	for name, tc := range map[string]struct {
+		call     func(token, bmc string, action bool) error
+		protocol string
+	}{
+		"gRPC":                {grpcCall(s.grpcAddress), "grpc"},
+		"REST":                {restCall, "rest"},
+		"gRPC at REST's port": {grpcCall(s.restAddress), "grpc"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for what, refused := range map[string]struct {
+				token, bmc string
+				action     bool
+				want       codes.Code
+			}{
+				"stranger":    {"of-eve", "a", false, codes.Unauthenticated},
+				"an action":   {"of-ada", "a", true, codes.PermissionDenied},
+				"another BMC": {"of-ada", "b", false, codes.PermissionDenied},
+			} {
+				if err := tc.call(refused.token, refused.bmc, refused.action); status.Code(err) != refused.want {
+					t.Errorf("%s: %v, want %v", what, err, refused.want)
+				}
+			}
+			if err := tc.call("of-ada", "a", false); err != nil {
+				t.Fatalf("a read that is allowed: %v", err)
+			}
+			caller := <-w.callers
+			host, _, _ := net.SplitHostPort(caller.Address)
+			if caller.User != "" || host != "127.0.0.1" || caller.Protocol != tc.protocol {
+				t.Errorf("called by %+v, want nobody's name, this host and %s", caller, tc.protocol)
+			}
+		})
+	}
+}
+
 func TestServe_end_letsCallsFinish(t *testing.T) {
 	t.Parallel()
 	p := power{entered: make(chan struct{}), leave: make(chan struct{})}
@@ -245,6 +370,69 @@ func TestServe_end_letsCallsFinish(t *testing.T) {
 	}
 }
 
+// TestServe_notReadyBeforeItListens: whatever else is ready.
+func TestServe_notReadyBeforeItListens(t *testing.T) {
+	t.Parallel()
+	f := newFiles(t)
+	flags := flag.NewFlagSet("test", flag.ContinueOnError)
+	options := grpcprocess.AddFlags(flags, false)
+	address := freeAddress(t)
+	if err := flags.Parse(append(f.args(), "--listen", address)); err != nil {
+		t.Fatal(err)
+	}
+	p := newProcess()
+	dialed := make(chan error, 1)
+	p.Health.OnChange(func(ready bool) {
+		if ready {
+			conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
+			if err == nil {
+				_ = conn.Close()
+			}
+			dialed <- err
+		}
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- options.Serve(ctx, p, grpcprocess.Service{
+			Register: func(grpc.ServiceRegistrar) { p.Health.Set("work", true) },
+		})
+	}()
+	if err := <-dialed; err != nil {
+		t.Errorf("ready, and then %v", err)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("Serve returned %v", err)
+	}
+}
+
+// TestServe_endsBeforeItBegan: a process that is told to end while it starts ends
+// well.
+func TestServe_endsBeforeItBegan(t *testing.T) {
+	t.Parallel()
+	f := newFiles(t)
+	for range 20 {
+		flags := flag.NewFlagSet("test", flag.ContinueOnError)
+		options := grpcprocess.AddFlags(flags, true)
+		if err := flags.Parse(append(f.args(), "--listen", freeAddress(t), "--rest-listen", freeAddress(t))); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		err := options.Serve(ctx, newProcess(), grpcprocess.Service{
+			Register: func(grpc.ServiceRegistrar) {},
+			RegisterGateway: func(context.Context, *runtime.ServeMux, grpc.ClientConnInterface) error {
+				time.AfterFunc(time.Millisecond, cancel)
+				return nil
+			},
+		})
+		cancel()
+		if err != nil {
+			t.Fatalf("Serve returned %v", err)
+		}
+	}
+}
+
 func TestServe_wrongFlags(t *testing.T) {
 	t.Parallel()
 	f := newFiles(t)
@@ -252,7 +440,8 @@ func TestServe_wrongFlags(t *testing.T) {
 		args []string
 		want string
 	}{
-		"nothing":        {nil, "--token-file"},
+		"nothing":        {nil, "--tls-cert-file"},
+		"nobody known":   {f.tlsArgs(), "--token-file"},
 		"no token":       {append(f.args(), "--token-file", f.write("none", []byte("\n"))), "has none"},
 		"too many words": {append(f.args(), "--token-file", f.write("many", []byte("one two three"))), "more than a name and a token"},
 		"no token file":  {append(f.args(), "--token-file", "/does/not/exist"), "read tokens"},

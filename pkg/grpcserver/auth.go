@@ -16,11 +16,22 @@ import (
 	errorsv1 "kubevirtbmc.dev/proto/gen/go/bmc/errors/v1"
 )
 
+// Identity is an authenticated caller.
+type Identity struct {
+	// Name is what logs and audit call it.
+	Name string
+	// UID, Groups and Extra are what Kubernetes says of it; empty elsewhere.
+	UID    string
+	Groups []string
+	Extra  map[string][]string
+}
+
 // Authenticator tells whose a bearer token is.
 type Authenticator interface {
-	// Authenticate returns the identity that a token stands for, or an error of
-	// package grpcstatus: UNAUTHENTICATED when it stands for none.
-	Authenticate(ctx context.Context, token string) (identity string, err error)
+	// Authenticate returns whom a token stands for, or an error of package
+	// grpcstatus: UNAUTHENTICATED when it stands for nobody,
+	// HYPERVISOR_UNAVAILABLE when that can't be told at the moment.
+	Authenticate(ctx context.Context, token string) (Identity, error)
 }
 
 // StaticTokens authenticates fixed tokens; used where no Kubernetes API server
@@ -39,24 +50,28 @@ func (s *StaticTokens) Add(token, identity string) {
 
 // Authenticate implements Authenticator. Its time depends neither on how much
 // of a token is right nor on which it is.
-func (s StaticTokens) Authenticate(_ context.Context, token string) (string, error) {
+func (s StaticTokens) Authenticate(_ context.Context, token string) (Identity, error) {
 	digest := sha256.Sum256([]byte(token))
 	found := -1
 	for i, known := range s {
 		found = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(digest[:], known.digest[:]), i, found)
 	}
 	if found < 0 {
-		return "", grpcstatus.New(errorsv1.Reason_REASON_UNAUTHENTICATED, "the bearer token is not valid")
+		return Identity{}, grpcstatus.New(errorsv1.Reason_REASON_UNAUTHENTICATED, "the bearer token is not valid")
 	}
-	return s[found].identity, nil
+	return Identity{Name: s[found].identity}, nil
 }
 
 type identityKey struct{}
 
-// IdentityOf returns the authenticated caller of a call; empty in one that
+// IdentityOf returns the name of a call's authenticated caller; empty in one that
 // needs none.
 func IdentityOf(ctx context.Context) string {
-	identity, _ := ctx.Value(identityKey{}).(string)
+	return identityOf(ctx).Name
+}
+
+func identityOf(ctx context.Context) Identity {
+	identity, _ := ctx.Value(identityKey{}).(Identity)
 	return identity
 }
 

@@ -7,6 +7,7 @@
 package grpcserver
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -19,13 +20,11 @@ import (
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
-	"google.golang.org/grpc/status"
 
 	"kubevirtbmc.dev/pkg/callctx"
 	"kubevirtbmc.dev/pkg/grpcstatus"
@@ -33,7 +32,12 @@ import (
 	errorsv1 "kubevirtbmc.dev/proto/gen/go/bmc/errors/v1"
 )
 
-// Config of a server. All fields but TLS are needed.
+// maxConnectionAge makes clients connect anew now and then, and so learn of
+// replicas that were added. Calls and streams that are open stay on the old
+// connection until they end.
+const maxConnectionAge = 5 * time.Minute
+
+// Config of a server. Log, Authenticator and Metrics are needed.
 type Config struct {
 	// Log gets a line for each call that fails or changes something.
 	Log *slog.Logger
@@ -41,9 +45,12 @@ type Config struct {
 	TLS *tls.Config
 	// Authenticator checks the bearer token of each call.
 	Authenticator Authenticator
-	// Authorize tells whether an identity may call a method, by an error of
-	// package grpcstatus when it may not; nil: whoever is authenticated may.
-	Authorize func(identity, method string) error
+	// Authorizer tells who may do what; nil: whoever is authenticated may do
+	// everything.
+	Authorizer Authorizer
+	// Recheck is how often the caller of a stream is authorized again; 0: once a
+	// minute.
+	Recheck time.Duration
 	// Metrics gets the call counters and latencies.
 	Metrics prometheus.Registerer
 }
@@ -78,11 +85,13 @@ func New(cfg Config) (*Server, error) {
 		return grpcstatus.New(errorsv1.Reason_REASON_INTERNAL, "internal error")
 	})
 	stopping, stopStreams := context.WithCancel(context.Background())
-	check := guard{cfg.Log, cfg.Authenticator, cfg.Authorize, validator, stopping}
+	check := guard{cfg.Log, cfg.Authenticator, cfg.Authorizer, cmp.Or(cfg.Recheck, time.Minute), validator, stopping}
 	options := []grpc.ServerOption{
 		grpc.ChainUnaryInterceptor(metrics.UnaryServerInterceptor(), check.unary, recovery.UnaryServerInterceptor(onPanic)),
 		grpc.ChainStreamInterceptor(metrics.StreamServerInterceptor(), check.stream, recovery.StreamServerInterceptor(onPanic)),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 2 * time.Second, Timeout: 2 * time.Second}),
+		// A frontend that falls silent is found out in 2.5 s, half of the time in which
+		// its BMCs are to be reachable again.
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Second, Timeout: 1500 * time.Millisecond, MaxConnectionAge: maxConnectionAge}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 2 * time.Second, PermitWithoutStream: true}),
 	}
 	if cfg.TLS != nil {
@@ -125,115 +134,4 @@ func (s *Server) Shutdown(ctx context.Context) {
 		s.Stop()
 		<-done
 	}
-}
-
-// guard is what each call passes before its handler.
-type guard struct {
-	log           *slog.Logger
-	authenticator Authenticator
-	authorize     func(identity, method string) error
-	validator     protovalidate.Validator
-	stopping      context.Context
-}
-
-func (g guard) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	start := time.Now()
-	ctx, err := g.admit(ctx, info.FullMethod)
-	if err == nil {
-		err = validate(g.validator, req)
-	}
-	var resp any
-	if err == nil {
-		resp, err = handler(ctx, req)
-	}
-	err = withStatus(err)
-	g.report(ctx, info.FullMethod, start, err)
-	return resp, err
-}
-
-func (g guard) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	start := time.Now()
-	ctx, err := g.admit(ss.Context(), info.FullMethod)
-	if err == nil {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithCancel(ctx)
-		defer cancel()
-		defer context.AfterFunc(g.stopping, cancel)()
-		err = handler(srv, guardedStream{ss, ctx, g.validator})
-	}
-	if err != nil && g.stopping.Err() != nil {
-		err = grpcstatus.New(errorsv1.Reason_REASON_HYPERVISOR_UNAVAILABLE, "the service is stopping")
-	}
-	err = withStatus(err)
-	g.report(ctx, info.FullMethod, start, err)
-	return err
-}
-
-// withStatus gives an error that is none of gRPC's, as of a context that ended,
-// the code that the client gets.
-func withStatus(err error) error {
-	if _, ok := status.FromError(err); ok {
-		return err
-	}
-	return status.FromContextError(err).Err()
-}
-
-// admit authenticates a call and gives its context a request id and an
-// identity.
-func (g guard) admit(ctx context.Context, method string) (context.Context, error) {
-	ctx = callctx.Incoming(ctx)
-	if open(method) {
-		return ctx, nil
-	}
-	ctx, err := authenticate(ctx, g.authenticator)
-	if err == nil && g.authorize != nil {
-		err = g.authorize(IdentityOf(ctx), method)
-	}
-	return ctx, err
-}
-
-// report logs a call's end: what the caller can put right as information, what
-// an operator has to as an error.
-func (g guard) report(ctx context.Context, method string, start time.Time, err error) {
-	level := slog.LevelDebug
-	switch status.Code(err) {
-	case codes.OK, codes.Canceled:
-	case codes.Internal, codes.Unknown, codes.DataLoss:
-		level = slog.LevelError
-	case codes.Unavailable, codes.DeadlineExceeded:
-		level = slog.LevelWarn
-	default:
-		level = slog.LevelInfo
-	}
-	if !g.log.Enabled(ctx, level) {
-		return
-	}
-	caller := callctx.CallerOf(ctx)
-	attrs := []slog.Attr{
-		slog.String(logkey.RPC, method), slog.String(logkey.Request, callctx.RequestID(ctx)),
-		slog.String(logkey.Identity, IdentityOf(ctx)), slog.String(logkey.User, caller.User),
-		slog.String(logkey.Source, caller.Address), slog.String(logkey.Protocol, caller.Protocol),
-		slog.String(logkey.Code, status.Code(err).String()), slog.Duration(logkey.Duration, time.Since(start)),
-	}
-	if err != nil {
-		attrs = append(attrs, slog.String(logkey.Reason, grpcstatus.ReasonOf(err).String()), slog.String(logkey.Error, status.Convert(err).Message()))
-	}
-	g.log.LogAttrs(ctx, level, "gRPC call ended", attrs...)
-}
-
-// guardedStream gives a stream's handler the admitted context and validates
-// each message that it receives.
-type guardedStream struct {
-	grpc.ServerStream
-	ctx       context.Context
-	validator protovalidate.Validator
-}
-
-func (s guardedStream) Context() context.Context { return s.ctx }
-
-func (s guardedStream) RecvMsg(m any) error {
-	if err := s.ServerStream.RecvMsg(m); err != nil {
-		return err
-	}
-	return validate(s.validator, m)
 }

@@ -73,6 +73,12 @@ func (l *lockedBuffer) String() string {
 // configuration that trusts it, and its log.
 func start(t *testing.T, p power) (string, *tls.Config, *lockedBuffer) {
 	t.Helper()
+	return serve(t, grpcserver.Config{}, func(r grpc.ServiceRegistrar) { powerv1.RegisterPowerServiceServer(r, p) })
+}
+
+// serve is start with other services and a configuration.
+func serve(t *testing.T, config grpcserver.Config, register func(grpc.ServiceRegistrar)) (string, *tls.Config, *lockedBuffer) {
+	t.Helper()
 	ca, err := certs.NewAuthority("test CA", time.Hour)
 	if err != nil {
 		t.Fatal(err)
@@ -85,22 +91,15 @@ func start(t *testing.T, p power) (string, *tls.Config, *lockedBuffer) {
 	tokens.Add("other", "other-identity")
 	tokens.Add("right", "test-identity")
 	log := &lockedBuffer{}
-	server, err := grpcserver.New(grpcserver.Config{
-		Log:           slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		TLS:           certs.ServerTLS(func() (*tls.Certificate, error) { return leaf, nil }),
-		Authenticator: tokens,
-		Authorize: func(identity, method string) error {
-			if identity == "other-identity" && method == powerv1.PowerService_GetPower_FullMethodName {
-				return grpcstatus.New(errorsv1.Reason_REASON_PERMISSION_DENIED, "not for you")
-			}
-			return nil
-		},
-		Metrics: prometheus.NewRegistry(),
-	})
+	config.Log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	config.TLS = certs.ServerTLS(func() (*tls.Certificate, error) { return leaf, nil })
+	config.Authenticator = tokens
+	config.Metrics = prometheus.NewRegistry()
+	server, err := grpcserver.New(config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	powerv1.RegisterPowerServiceServer(server, p)
+	register(server)
 	server.SetReady(true)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -251,18 +250,6 @@ func TestServer_requestIDAndCaller_reachHandlerAndLog(t *testing.T) {
 		if !strings.Contains(log.String(), part) {
 			t.Errorf("the log lacks %q:\n%s", part, log.String())
 		}
-	}
-}
-
-func TestServer_authorization(t *testing.T) {
-	t.Parallel()
-	address, tlsConfig, _ := start(t, power{get: func(context.Context) error { return nil }})
-	client := powerv1.NewPowerServiceClient(dial(t, address, grpcclient.Config{TLS: tlsConfig, Token: token("other")}))
-	if _, err := client.GetPower(t.Context(), &powerv1.GetPowerRequest{Bmc: sim0}); grpcstatus.ReasonOf(err) != errorsv1.Reason_REASON_PERMISSION_DENIED {
-		t.Errorf("GetPower: %v, want PERMISSION_DENIED", err)
-	}
-	if _, err := client.TransitionPower(t.Context(), &powerv1.TransitionPowerRequest{Bmc: sim0, Action: powerv1.PowerAction_POWER_ACTION_ON}); grpcstatus.ReasonOf(err) != errorsv1.Reason_REASON_UNSUPPORTED {
-		t.Errorf("TransitionPower: %v, want to get as far as UNSUPPORTED", err)
 	}
 }
 

@@ -26,8 +26,9 @@ type Machines interface {
 
 // Power starts, stops and restarts machines, as KubeVirt's subresources do:
 // success means that the request was accepted. Beside the errors that each verb
-// names, all return ErrNotFound, ErrUnavailable and, where a concurrent writer
-// won, ErrStale.
+// names, all return ErrNotFound, ErrUnavailable (ErrUnseen when the request was
+// accepted and only the cache is late) and, where a concurrent writer won,
+// ErrStale.
 type Power interface {
 	// Start asks for an instance. *ConflictError when a live instance exists,
 	// under Always and Once, and under RerunOnFailure when the instance Failed;

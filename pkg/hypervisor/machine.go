@@ -112,6 +112,9 @@ type Instance struct {
 	BootOrder map[string]int
 	// Mode is the firmware mode that this instance was made with.
 	Mode FirmwareMode
+	// Override is the ID of the armed boot override that this instance was made
+	// with (package bootoverride); empty when with none.
+	Override string
 }
 
 // DeviceKind is what a boot device is.

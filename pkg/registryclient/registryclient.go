@@ -45,7 +45,7 @@ type Handler interface {
 	Remove(bmc *referencev1.BMCReference)
 }
 
-// Config of a client. All fields but OnSynced are needed.
+// Config of a client. All fields but Only and OnSynced are needed.
 type Config struct {
 	// Conn is the connection to the registry.
 	Conn grpc.ClientConnInterface
@@ -53,21 +53,32 @@ type Config struct {
 	Protocol registryv1.Protocol
 	// Replica is the unique name of this frontend.
 	Replica string
+	// Only is the one BMC that the frontend serves, whatever the registry names;
+	// nil: it serves all that are named.
+	Only *referencev1.BMCReference
 	// Log gets a line for each lost stream.
 	Log *slog.Logger
 	// OnSynced is called each time that the frontend has all BMCs.
 	OnSynced func()
+	// Leaving is closed when the frontend is about to end: Run goes on until the
+	// registry has given all its BMCs to others. nil: it never is.
+	Leaving <-chan struct{}
 }
 
 // Run subscribes, and again with back-off whenever the stream is lost, until
-// the context ends. While the stream is lost the handler keeps what it has.
+// the context ends; its error is returned. While the stream is lost the handler
+// keeps what it has. A frontend that is leaving has no error when it has no BMC
+// any more.
 func Run(ctx context.Context, cfg Config, handler Handler) error {
-	c := client{cfg: cfg, handler: handler, known: map[string]known{}}
+	c := client{cfg: cfg, handler: handler, known: map[string]known{}, leaving: cfg.Leaving}
 	delay := firstDelay
 	for {
 		synced, err := c.subscribe(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
+		}
+		if c.left() {
+			return nil
 		}
 		if synced {
 			delay = firstDelay
@@ -78,9 +89,28 @@ func Run(ctx context.Context, cfg Config, handler Handler) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-c.leaving:
+			c.leave()
+			if c.left() {
+				return nil
+			}
 		case <-time.After(pause):
 		}
 		delay = min(2*delay, maxDelay)
+	}
+}
+
+// Drain returns a context that ends a while after another, or at once when stop is
+// called: Run's, where the other closes Leaving.
+func Drain(ctx context.Context, while time.Duration) (drained context.Context, stop context.CancelFunc) {
+	drained, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	forget := context.AfterFunc(ctx, func() {
+		timer := time.AfterFunc(while, cancel)
+		context.AfterFunc(drained, func() { timer.Stop() })
+	})
+	return drained, func() {
+		forget()
+		cancel()
 	}
 }
 
@@ -100,6 +130,16 @@ type client struct {
 	known    map[string]known
 	revision uint64
 	round    uint64
+	// leaving is the configuration's until it was closed, then nil.
+	leaving <-chan struct{}
+}
+
+// leave notes that the frontend is about to end.
+func (c *client) leave() { c.leaving = nil }
+
+// left tells whether the frontend is about to end and serves nothing any more.
+func (c *client) left() bool {
+	return c.cfg.Leaving != nil && c.leaving == nil && len(c.known) == 0
 }
 
 // subscribe runs one stream to its end; synced tells whether it got so far as
@@ -119,11 +159,13 @@ func (c *client) subscribe(ctx context.Context) (synced bool, err error) {
 	messages := receive(ctx, stream)
 	retry := time.NewTicker(retryInterval)
 	defer retry.Stop()
-	for {
+	for !c.left() {
 		var acks []*registryv1.Acknowledgement
 		select {
 		case <-ctx.Done():
 			return synced, ctx.Err()
+		case <-c.leaving:
+			c.leave()
 		case <-retry.C:
 			acks = c.retry(ctx)
 		case m, ok := <-messages:
@@ -155,6 +197,7 @@ func (c *client) subscribe(ctx context.Context) (synced bool, err error) {
 			}
 		}
 	}
+	return synced, nil
 }
 
 // message is what a stream's Recv returned.
@@ -230,7 +273,7 @@ func (c *client) upsert(ctx context.Context, bmc *registryv1.BMC, revision, roun
 	if !ok || k.problem != "" || !proto.Equal(k.bmc, bmc) {
 		before := k.problem
 		k = known{bmc: bmc}
-		if err := c.handler.Apply(ctx, bmc); err != nil {
+		if err := c.apply(ctx, bmc); err != nil {
 			k.problem = shorten(err.Error())
 		}
 		if k.problem != "" && k.problem != before {
@@ -241,6 +284,14 @@ func (c *client) upsert(ctx context.Context, bmc *registryv1.BMC, revision, roun
 	k.round, k.revision = round, revision
 	c.known[key] = k
 	return &registryv1.Acknowledgement{Bmc: bmc.GetBmc(), Revision: revision, Serving: k.problem == "", Message: k.problem}
+}
+
+// apply serves a BMC if it is one to serve.
+func (c *client) apply(ctx context.Context, bmc *registryv1.BMC) error {
+	if only := c.cfg.Only; only != nil && keyOf(bmc.GetBmc()) != keyOf(only) {
+		return fmt.Errorf("this frontend serves BMC %s alone", keyOf(only))
+	}
+	return c.handler.Apply(ctx, bmc)
 }
 
 func (c *client) remove(bmc *referencev1.BMCReference) {

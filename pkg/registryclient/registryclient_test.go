@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -80,9 +81,21 @@ func (h *handler) Apply(_ context.Context, bmc *registryv1.BMC) error {
 
 func (h *handler) Remove(bmc *referencev1.BMCReference) { h.note("remove " + bmc.GetName()) }
 
-func start(t *testing.T, h *handler) registry {
+func start(t *testing.T, h *handler, only ...*referencev1.BMCReference) registry {
 	t.Helper()
-	r := registry{streams: make(chan stream)}
+	var cfg registryclient.Config
+	if len(only) > 0 {
+		cfg.Only = only[0]
+	}
+	r, _ := startWith(t, h, cfg)
+	return r
+}
+
+// startWith starts a client with what a configuration has beyond the usual. done
+// is closed when the client has ended.
+func startWith(t *testing.T, h *handler, cfg registryclient.Config) (r registry, done <-chan struct{}) {
+	t.Helper()
+	r = registry{streams: make(chan stream)}
 	listener := bufconn.Listen(1 << 16)
 	server := grpc.NewServer()
 	registryv1.RegisterRegistryServiceServer(server, r)
@@ -93,16 +106,19 @@ func start(t *testing.T, h *handler) registry {
 	if err != nil {
 		t.Fatal(err)
 	}
+	cfg.Conn, cfg.Protocol, cfg.Replica, cfg.Log = conn, registryv1.Protocol_PROTOCOL_IPMI, "r-0", slog.New(slog.DiscardHandler)
 	var group sync.WaitGroup
+	ended := make(chan struct{})
 	group.Go(func() { _ = server.Serve(listener) })
 	group.Go(func() {
-		err := registryclient.Run(ctx, registryclient.Config{Conn: conn, Protocol: registryv1.Protocol_PROTOCOL_IPMI, Replica: "r-0", Log: slog.New(slog.DiscardHandler)}, h)
-		if !errors.Is(err, context.Canceled) {
+		defer close(ended)
+		err := registryclient.Run(ctx, cfg, h)
+		if !errors.Is(err, context.Canceled) && (err != nil || cfg.Leaving == nil) {
 			t.Errorf("Run returned %v", err)
 		}
 	})
 	t.Cleanup(func() { cancel(); server.Stop(); _ = conn.Close(); group.Wait() })
-	return r
+	return r, ended
 }
 
 func ref(name string) *referencev1.BMCReference {
@@ -255,5 +271,112 @@ func TestRun_goneWhileTriedAgain_isRemoved(t *testing.T) {
 	wantAck(t, s, &registryv1.Acknowledgement{Bmc: ref("gone"), Revision: 4})
 	if d := cmp.Diff([]string{"apply gone", "apply a", "apply gone", "remove gone"}, h.take()); d != "" {
 		t.Errorf("calls mismatch (-want +got):\n%s", d)
+	}
+}
+
+// A frontend of one BMC serves no other, whatever it is told.
+func TestRun_onlyOneBMC_refusesOthers(t *testing.T) {
+	t.Parallel()
+	h := &handler{}
+	r := start(t, h, ref("a"))
+	s, _ := next(t, r)
+	send(t, s, upsert(3, "a", "p"), upsert(3, "b", "p"), synced(3, true))
+	wantAck(t, s, &registryv1.Acknowledgement{Bmc: ref("a"), Revision: 3, Serving: true})
+	wantAck(t, s, &registryv1.Acknowledgement{Bmc: ref("b"), Revision: 3, Message: "this frontend serves BMC default/a alone"})
+	if d := cmp.Diff([]string{"apply a"}, h.take()); d != "" {
+		t.Errorf("calls mismatch (-want +got):\n%s", d)
+	}
+}
+
+// A frontend that is leaving goes on until it has no BMC any more, over streams
+// that break too.
+func TestRun_leaving_waitsForOthersToTakeOver(t *testing.T) {
+	t.Parallel()
+	leaving := make(chan struct{})
+	h := &handler{}
+	r, done := startWith(t, h, registryclient.Config{Leaving: leaving})
+	s, _ := next(t, r)
+	send(t, s, upsert(3, "a", "p"), upsert(4, "b", "p"), synced(4, true))
+	wantAck(t, s, &registryv1.Acknowledgement{Bmc: ref("a"), Revision: 3, Serving: true})
+	wantAck(t, s, &registryv1.Acknowledgement{Bmc: ref("b"), Revision: 4, Serving: true})
+	close(leaving)
+	removal := func(revision uint64, name string) *registryv1.SubscribeResponse {
+		return &registryv1.SubscribeResponse{Revision: revision, Payload: &registryv1.SubscribeResponse_Removal{Removal: ref(name)}}
+	}
+	send(t, s, removal(5, "a"))
+	wantAck(t, s, &registryv1.Acknowledgement{Bmc: ref("a"), Revision: 5})
+	s.end <- errors.New("broken")
+	s, _ = next(t, r)
+	send(t, s, synced(5, false), upsert(6, "b", "new"))
+	wantAck(t, s, &registryv1.Acknowledgement{Bmc: ref("b"), Revision: 6, Serving: true})
+	select {
+	case <-done:
+		t.Fatal("Run has ended with a BMC")
+	default:
+	}
+	send(t, s, removal(7, "b"))
+	wantEnd(t, done)
+	if d := cmp.Diff([]string{"apply a", "apply b", "remove a", "apply b", "remove b"}, h.take()); d != "" {
+		t.Errorf("calls mismatch (-want +got):\n%s", d)
+	}
+}
+
+// A frontend that is leaving does not wait for a registry that it can do without.
+func TestRun_leaving_withoutBMCs(t *testing.T) {
+	t.Parallel()
+	for name, prepare := range map[string]func(registry){
+		"subscribed": func(r registry) {
+			s, _ := next(t, r)
+			send(t, s, synced(1, true))
+		},
+		"no stream": func(r registry) {
+			s, _ := next(t, r)
+			s.end <- errors.New("broken")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			leaving := make(chan struct{})
+			r, done := startWith(t, &handler{}, registryclient.Config{Leaving: leaving})
+			prepare(r)
+			close(leaving)
+			wantEnd(t, done)
+		})
+	}
+}
+
+// A frontend that nobody relieves ends when its time is over.
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		work, stop := registryclient.Drain(ctx, time.Minute)
+		defer stop()
+		time.Sleep(time.Hour)
+		cancel()
+		time.Sleep(59 * time.Second)
+		synctest.Wait()
+		if work.Err() != nil {
+			t.Error("it has ended before its time")
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if work.Err() == nil {
+			t.Error("it goes on after its time")
+		}
+		stopped, stop := registryclient.Drain(t.Context(), time.Minute)
+		stop()
+		if stopped.Err() == nil {
+			t.Error("it goes on after stop")
+		}
+	})
+}
+
+func wantEnd(t *testing.T, done <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Fatal("Run does not end")
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc"
 
 	"kubevirtbmc.dev/pkg/grpcprocess"
+	"kubevirtbmc.dev/pkg/hypervisor"
 	"kubevirtbmc.dev/pkg/hypervisor/remote"
 	"kubevirtbmc.dev/pkg/process"
 )
@@ -41,6 +42,8 @@ type Source[H any] struct {
 // Machines are a hypervisor's.
 type Machines[H any] struct {
 	Hypervisor H
+	// Resolver finds the machines of BMCs.
+	Resolver hypervisor.Resolver
 	// Run keeps the cache until the context ends.
 	Run func(context.Context) error
 	// WaitSynced waits until the cache has been filled.
@@ -59,6 +62,7 @@ func Simulator[H any](use func(*remote.Client) H) Source[H] {
 			}
 			return &Machines[H]{
 				Hypervisor: use(client),
+				Resolver:   hypervisor.SameName(client),
 				Run: func(ctx context.Context) error {
 					return errors.Join(client.Run(ctx), closeConnection())
 				},
@@ -81,14 +85,16 @@ type Service interface {
 // Parts are what a service is made from.
 type Parts[H any] struct {
 	Hypervisor H
+	Resolver   hypervisor.Resolver
 	Log        *slog.Logger
 	Metrics    prometheus.Registerer
 	// Holder names this process among its replicas.
 	Holder string
 }
 
-// Configure adds a service's flags and returns what runs it.
-func Configure[H any](flags *flag.FlagSet, sources map[string]Source[H], newService func(Parts[H]) (Service, error)) process.Run {
+// Configure adds a service's flags and returns what runs it. Without a file of
+// tokens, access knows its callers.
+func Configure[H any](flags *flag.FlagSet, access grpcprocess.Access, sources map[string]Source[H], newService func(Parts[H]) (Service, error)) process.Run {
 	serve := grpcprocess.AddFlags(flags, true)
 	names := slices.Sorted(maps.Keys(sources))
 	name := flags.String("hypervisor", names[0], "where the machines are: "+strings.Join(names, ", "))
@@ -112,12 +118,15 @@ func Configure[H any](flags *flag.FlagSet, sources map[string]Source[H], newServ
 		if err != nil {
 			return err
 		}
-		service, err := newService(Parts[H]{Hypervisor: machines.Hypervisor, Log: p.Log, Metrics: p.Registry, Holder: holder})
+		service, err := newService(Parts[H]{
+			Hypervisor: machines.Hypervisor, Resolver: machines.Resolver, Log: p.Log, Metrics: p.Registry, Holder: holder,
+		})
 		if err != nil {
 			return err
 		}
 		p.Health.Set(component, false)
 		return serve.Serve(ctx, p, grpcprocess.Service{
+			Access:          access,
 			Register:        service.Register,
 			RegisterGateway: service.RegisterGateway,
 			Run: func(ctx context.Context) error {

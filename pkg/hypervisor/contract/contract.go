@@ -139,6 +139,7 @@ func Run(t *testing.T, newBench func(t *testing.T) Bench) {
 		{"subscribers hear of the last state", subscribe},
 		{"console", console},
 		{"machine without console", noConsole},
+		{"migration", migrates},
 		{"media", media},
 		{"media of somebody else", foreignMedia},
 		{"inventory", inventory},

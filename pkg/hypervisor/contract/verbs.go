@@ -258,6 +258,9 @@ func verbTable(b *bed) {
 	}
 }
 
+// tries is how often a state that passes by itself may be over before a verb comes.
+const tries = 8
+
 // try tries a chain of verbs.
 func (s situation) try(b *bed, spec Spec, chain []verb, found func(n int, result string)) {
 	// Twice the time that is short leaves enough to meet the machine stopping.
@@ -269,7 +272,7 @@ func (s situation) try(b *bed, spec Spec, chain []verb, found func(n int, result
 	}
 	for n, verb := range chain {
 		for attempt := 0; ; attempt++ {
-			if attempt == 4 {
+			if attempt == tries {
 				b.Fatalf("machine does not stay %s: %s", s.name, describe(b.get(ref)))
 			}
 			if before != nil && s.again != nil {

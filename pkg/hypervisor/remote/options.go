@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"kubevirtbmc.dev/pkg/certs"
 	"kubevirtbmc.dev/pkg/grpcclient"
 )
 
@@ -22,7 +23,7 @@ type Options struct {
 // AddFlags adds the flags of a simulator's process.
 func (o *Options) AddFlags(flags *flag.FlagSet) {
 	flags.StringVar(&o.Address, "simulator-address", "", "`host:port` of the simulator process")
-	flags.StringVar(&o.CAFile, "simulator-ca-file", "", "PEM `file` with the CA of the simulator process")
+	flags.StringVar(&o.CAFile, "simulator-ca-file", "", "PEM `file` with the CA of the simulator process; read again when it changes")
 	flags.StringVar(&o.TokenFile, "simulator-token-file", "", "`file` with the bearer token of the simulator process")
 }
 
@@ -39,11 +40,11 @@ func (o *Options) Dial(log *slog.Logger) (client *Client, closeConnection func()
 	if err := o.Validate(); err != nil {
 		return nil, nil, err
 	}
-	tlsConfig, err := grpcclient.TLSFromCA(o.CAFile)
+	roots, err := certs.LoadRoots(o.CAFile)
 	if err != nil {
 		return nil, nil, err
 	}
-	connection, err := grpcclient.Dial(o.Address, grpcclient.Config{TLS: tlsConfig, Token: grpcclient.TokenFile(o.TokenFile)})
+	connection, err := grpcclient.Dial(o.Address, grpcclient.Config{Roots: roots.Pool, Token: grpcclient.TokenFile(o.TokenFile)})
 	if err != nil {
 		return nil, nil, fmt.Errorf("connect to the simulator: %w", err)
 	}

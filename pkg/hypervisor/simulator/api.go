@@ -6,6 +6,7 @@ package simulator
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"time"
 
@@ -256,6 +257,9 @@ func (s *Simulator) OpenConsole(ctx context.Context, ref hypervisor.Ref) (io.Rea
 	}
 	if err := m.fault(VerbOpenConsole); err != nil {
 		return nil, err
+	}
+	if m.instance.moving {
+		return nil, fmt.Errorf("%w: open console: the guest is on its way to another node", hypervisor.ErrUnavailable)
 	}
 	m.hangUp()
 	m.console = newConsoleConn(m)

@@ -120,12 +120,27 @@ func (s *Simulator) RebootGuest(ref hypervisor.Ref) error {
 	return s.guest(ref, func(m *machine) { m.boot(m.instance) })
 }
 
-// Migrate moves the running guest to another node: its console's connection
-// ends.
+// Migrate moves the running guest to another node, and does not wait: its
+// console's connection ends, and a while later the instance is on that node.
+// Until then nobody reaches the console.
 func (s *Simulator) Migrate(ref hypervisor.Ref) error {
-	return s.guest(ref, func(m *machine) {
-		m.instance.nodes++
+	return s.change(ref, func(m *machine) error {
+		i := m.instance
+		switch {
+		case !m.running():
+			return hypervisor.ErrNoInstance
+		case i.moving:
+			return hypervisor.Conflictf("in-flight migration detected")
+		}
+		i.moving = true
 		m.hangUp()
+		m.afterOn(i, m.simulator.delays.Move, func() {
+			i.moving = false
+			if m.running() {
+				i.nodes++
+			}
+		})
+		return nil
 	})
 }
 

@@ -4,11 +4,15 @@
 package simulator
 
 import (
+	"cmp"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"time"
 
+	"kubevirtbmc.dev/pkg/bootorder"
+	"kubevirtbmc.dev/pkg/bootoverride"
 	"kubevirtbmc.dev/pkg/hypervisor"
 )
 
@@ -25,8 +29,11 @@ type instance struct {
 	started   time.Time
 	bootOrder map[string]int
 	mode      hypervisor.FirmwareMode
+	override  string
 	// nodes counts the nodes that it has been on.
 	nodes int
+	// moving says that the guest has left its node already.
+	moving bool
 	// devices are the template's at the instance's start; the trays' content
 	// follows hot-plugged media.
 	devices []hypervisor.BootDevice
@@ -55,6 +62,7 @@ func (i *instance) snapshot() *hypervisor.Instance {
 		Started:        i.started,
 		BootOrder:      i.bootOrder,
 		Mode:           i.mode,
+		Override:       i.override,
 		Node:           i.node(),
 	}
 }
@@ -99,6 +107,7 @@ func (m *machine) launch() {
 		mode:      m.firmware.Mode,
 		devices:   slices.Clone(m.devices),
 	}
+	m.admit(i)
 	m.instance = i
 	m.restartRequired = false
 	for _, t := range m.trays {
@@ -128,6 +137,30 @@ func (m *machine) launch() {
 		m.failures = 0
 		m.boot(i)
 	})
+}
+
+// admit is the admission webhook: the instance gets the boot override that is
+// armed in the machine's state.
+func (m *machine) admit(i *instance) {
+	if !m.simulator.admission.Load() || m.firmware.KernelBoot {
+		return
+	}
+	armed, err := bootoverride.FromState(m.state)
+	if err != nil || armed == nil {
+		return
+	}
+	if armed.Device != "" {
+		planned := bootorder.Plan(m.devices, bootorder.Orders(m.devices), armed.Device)
+		if planned == nil {
+			return
+		}
+		maps.DeleteFunc(planned, func(_ string, order int) bool { return order == 0 })
+		i.bootOrder = planned
+	}
+	if armed.Mode != "" {
+		i.mode = armed.Mode
+	}
+	i.override = armed.ID
 }
 
 // delete sets the instance's deletion timestamp and begins its end.
@@ -252,7 +285,7 @@ func (m *machine) bootDevice(i *instance) (name, text string) {
 	}
 	devices := slices.Clone(i.devices)
 	slices.SortStableFunc(devices, func(a, b hypervisor.BootDevice) int {
-		return place(i.bootOrder, a) - place(i.bootOrder, b)
+		return cmp.Compare(place(i.bootOrder, a), place(i.bootOrder, b))
 	})
 	for _, d := range devices {
 		switch d.Kind {
@@ -282,7 +315,7 @@ func place(orders map[string]int, d hypervisor.BootDevice) int {
 	if order := orders[d.Name]; order > 0 {
 		return order
 	}
-	return 1 << 20
+	return math.MaxInt
 }
 
 // setBoot writes orders and mode to the template.

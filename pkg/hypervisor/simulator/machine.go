@@ -130,9 +130,13 @@ func (m *machine) publish() {
 	}
 	if i := m.instance; i != nil {
 		snapshot.Instance = i.snapshot()
+		if i.phase == hypervisor.PhaseRunning {
+			snapshot.Hardware.Interfaces = addressed(m.ref, m.hardware.Interfaces)
+		}
 		if i.agent {
+			// Its host name is not in an instance's status.
 			snapshot.Hardware.GuestOS = &hypervisor.GuestOS{
-				Name: "Simulated GNU/Linux", Version: "1", KernelRelease: "6.0.0-simulated", Hostname: m.ref.Name,
+				Name: "Simulated GNU/Linux", Version: "1", KernelRelease: "6.0.0-simulated",
 			}
 		}
 	}

@@ -33,6 +33,8 @@ type Delays struct {
 	Linger time.Duration
 	// Import is how long a medium takes.
 	Import time.Duration
+	// Move is from a migrating guest's leave of its node to its instance's.
+	Move time.Duration
 	// Backoff is the unit of the back-off of instances that never ran:
 	// Backoff x n x n, at most 30 x Backoff.
 	Backoff time.Duration
@@ -50,6 +52,7 @@ func RealisticDelays() Delays {
 		Kill:     150 * time.Millisecond,
 		Linger:   700 * time.Millisecond,
 		Import:   3 * time.Second,
+		Move:     3 * time.Second,
 		Backoff:  10 * time.Second,
 	}
 }
@@ -66,6 +69,7 @@ func FastDelays() Delays {
 		Kill:     5 * time.Millisecond,
 		Linger:   15 * time.Millisecond,
 		Import:   30 * time.Millisecond,
+		Move:     30 * time.Millisecond,
 		Backoff:  20 * time.Millisecond,
 	}
 }
@@ -79,8 +83,9 @@ type Config struct {
 // Simulator is a set of simulated machines. It implements
 // hypervisor.Hypervisor.
 type Simulator struct {
-	delays   Delays
-	revision atomic.Uint64
+	delays    Delays
+	revision  atomic.Uint64
+	admission atomic.Bool
 
 	mu          sync.RWMutex
 	machines    map[hypervisor.Ref]*machine
@@ -186,6 +191,11 @@ func (s *Simulator) List() ([]*hypervisor.Machine, error) {
 	}
 	return machines, nil
 }
+
+// SetAdmission has new instances get the boot override that is armed in their
+// machine's state (package bootoverride), or no longer: the admission webhook of
+// a cluster. It is off at first.
+func (s *Simulator) SetAdmission(on bool) { s.admission.Store(on) }
 
 // Subscribe calls changed after each change.
 func (s *Simulator) Subscribe(changed func(hypervisor.Ref)) (cancel func()) {

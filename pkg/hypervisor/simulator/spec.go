@@ -6,6 +6,8 @@ package simulator
 import (
 	"crypto/sha256"
 	"fmt"
+	"net/netip"
+	"slices"
 	"time"
 
 	"kubevirtbmc.dev/pkg/hypervisor"
@@ -191,6 +193,17 @@ func uuid(what string, ref hypervisor.Ref, name string) string {
 func mac(ref hypervisor.Ref, name string) string {
 	b := digest("mac", ref, name)
 	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", b[0]&0xfc|0x02, b[1], b[2], b[3], b[4], b[5])
+}
+
+// addressed returns interfaces with the addresses that they have while the
+// machine runs, of a cluster's pod network.
+func addressed(ref hypervisor.Ref, interfaces []hypervisor.Interface) []hypervisor.Interface {
+	interfaces = slices.Clone(interfaces)
+	for n := range interfaces {
+		b := digest("ip", ref, interfaces[n].Name)
+		interfaces[n].IPs = []string{netip.AddrFrom4([4]byte{10, 244, b[0], max(b[1], 1)}).String()}
+	}
+	return interfaces
 }
 
 // checkDevices refuses what KubeVirt's webhook refuses.

@@ -18,6 +18,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -32,6 +33,7 @@ import (
 	"kubevirtbmc.dev/pkg/hypervisor/remote"
 	"kubevirtbmc.dev/pkg/hypervisor/simulator"
 	"kubevirtbmc.dev/pkg/process"
+	"kubevirtbmc.dev/pkg/testport"
 )
 
 // Token is what a site's programs ask of their callers.
@@ -106,7 +108,7 @@ func New(t *testing.T) *Site {
 			t.Error(err)
 		}
 	})
-	address, rest := freePort(t), freePort(t)
+	address, rest := free(t), free(t)
 	return &Site{
 		Simulator: s, address: address, rest: rest, caFile: caFile, tokenFile: tokenFile,
 		flags: []string{
@@ -117,15 +119,10 @@ func New(t *testing.T) *Site {
 	}
 }
 
-func freePort(t *testing.T) string {
+// free returns an address that a program can listen on again after it has ended.
+func free(t *testing.T) string {
 	t.Helper()
-	var config net.ListenConfig
-	l, err := config.Listen(t.Context(), "tcp", "localhost:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close() //nolint:errcheck // It was only to find a port.
-	return l.Addr().String()
+	return net.JoinHostPort("localhost", strconv.Itoa(testport.Free(t)))
 }
 
 // named returns an address with the host name that the certificate has.
@@ -177,11 +174,11 @@ func (s *Site) Start(t *testing.T, configure func(*flag.FlagSet) process.Run) (s
 // Dial connects to the program.
 func (s *Site) Dial(t *testing.T) *grpc.ClientConn {
 	t.Helper()
-	tlsConfig, err := grpcclient.TLSFromCA(s.caFile)
+	roots, err := certs.LoadRoots(s.caFile)
 	if err != nil {
 		t.Fatal(err)
 	}
-	connection, err := grpcclient.Dial(named(t, s.address), grpcclient.Config{TLS: tlsConfig, Token: grpcclient.TokenFile(s.tokenFile)})
+	connection, err := grpcclient.Dial(s.address, grpcclient.Config{Roots: roots.Pool, Token: grpcclient.TokenFile(s.tokenFile)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,13 +193,13 @@ func (s *Site) Dial(t *testing.T) *grpc.ClientConn {
 // Call sends a REST call to the program; bearer is its token, empty: none.
 func (s *Site) Call(t *testing.T, method, path, bearer, body string) (code int, content string) {
 	t.Helper()
-	tlsConfig, err := grpcclient.TLSFromCA(s.caFile)
+	roots, err := certs.LoadRoots(s.caFile)
 	if err != nil {
 		t.Fatal(err)
 	}
-	transport := &http.Transport{TLSClientConfig: tlsConfig, ForceAttemptHTTP2: true}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots.Pool(), MinVersion: tls.VersionTLS13}, ForceAttemptHTTP2: true}
 	defer transport.CloseIdleConnections()
-	request, err := http.NewRequestWithContext(t.Context(), method, "https://"+named(t, s.rest)+path, strings.NewReader(body))
+	request, err := http.NewRequestWithContext(t.Context(), method, "https://"+s.rest+path, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
