@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 
+	"kubevirtbmc.dev/pkg/audit"
 	"kubevirtbmc.dev/pkg/hypervisor"
 	bootpb "kubevirtbmc.dev/proto/gen/go/bmc/boot/v1"
 	inventorypb "kubevirtbmc.dev/proto/gen/go/bmc/inventory/v1"
@@ -47,6 +48,15 @@ type Config struct {
 	// that survives a restart. Empty: a random one, so that after a restart
 	// operations under way go on only when their lease is over (10 s).
 	Holder string
+	// Audit gets the records of calls beside the log; nil: the log alone.
+	Audit audit.Sink
+	// Trouble is told of what was accepted and then failed, in words; it must
+	// return at once. Nil: the log alone tells.
+	Trouble func(machine hypervisor.Ref, action, message string)
+	// Admits tells whether an admission webhook carries the one-time boot
+	// overrides of a machine out (package bootoverride); else they go through its
+	// template. Nil: there is no such webhook.
+	Admits func(hypervisor.Ref) bool
 }
 
 // Service is the power service.
@@ -72,13 +82,16 @@ func New(config Config) (*Service, error) {
 		Log:        config.Log,
 		Metrics:    metrics,
 		Holder:     config.Holder,
+		Trouble:    config.Trouble,
+		Admits:     config.Admits,
 	})
+	trail := audit.New(config.Log, config.Audit)
 	hub := console.New(console.Config{Machines: config.Hypervisor, Console: config.Hypervisor, Log: config.Log})
 	return &Service{
 		engine:    engine,
-		power:     powerv1.New(powerv1.Config{Engine: engine, Resolver: config.Resolver, Log: config.Log}),
-		boot:      bootv1.New(bootv1.Config{Engine: engine, Resolver: config.Resolver, Log: config.Log}),
-		console:   consolev1.New(consolev1.Config{Hub: hub, Resolver: config.Resolver, Log: config.Log}),
+		power:     powerv1.New(powerv1.Config{Engine: engine, Resolver: config.Resolver, Audit: trail}),
+		boot:      bootv1.New(bootv1.Config{Engine: engine, Resolver: config.Resolver, Audit: trail}),
+		console:   consolev1.New(consolev1.Config{Hub: hub, Resolver: config.Resolver, Audit: trail}),
 		inventory: inventoryv1.New(inventoryv1.Config{Engine: engine, Resolver: config.Resolver}),
 	}, nil
 }

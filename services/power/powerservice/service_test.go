@@ -349,7 +349,7 @@ func TestInventory(t *testing.T) {
 			t.Fatal(err)
 		}
 		if os := response.GetInventory().GetGuestOperatingSystem(); os != nil {
-			if os.GetHostname() != "sim-0" {
+			if os.GetName() != "Simulated GNU/Linux" || os.GetHostname() != "" {
 				t.Errorf("guest says %v", os)
 			}
 			return

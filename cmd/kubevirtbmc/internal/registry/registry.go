@@ -16,6 +16,8 @@ import (
 
 	"google.golang.org/grpc"
 
+	"kubevirtbmc.dev/pkg/access"
+	"kubevirtbmc.dev/pkg/grpcserver"
 	"kubevirtbmc.dev/pkg/grpcstatus"
 	errorsv1 "kubevirtbmc.dev/proto/gen/go/bmc/errors/v1"
 	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
@@ -68,6 +70,11 @@ func (r *Registry) Subscribe(stream grpc.BidiStreamingServer[registryv1.Subscrib
 	hello := request.GetHello()
 	if hello == nil {
 		return grpcstatus.New(errorsv1.Reason_REASON_INVALID_REQUEST, "the first message is not a hello")
+	}
+	// The method's rule leaves it to the service which BMCs a caller may have. Here
+	// it is all or none.
+	if err := grpcserver.Authorize(stream.Context(), access.Request{Subresource: access.Credentials, Verb: access.Get}); err != nil {
+		return err
 	}
 	full := hello.GetRevision() != r.revision
 	// Acknowledgements come while BMCs are still being sent: read them

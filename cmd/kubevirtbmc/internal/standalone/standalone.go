@@ -28,6 +28,7 @@ import (
 	"kubevirtbmc.dev/cmd/kubevirtbmc/internal/config"
 	"kubevirtbmc.dev/cmd/kubevirtbmc/internal/machines"
 	"kubevirtbmc.dev/cmd/kubevirtbmc/internal/registry"
+	"kubevirtbmc.dev/pkg/access"
 	"kubevirtbmc.dev/pkg/certs"
 	"kubevirtbmc.dev/pkg/gateway"
 	"kubevirtbmc.dev/pkg/grpcclient"
@@ -37,7 +38,6 @@ import (
 	"kubevirtbmc.dev/pkg/logkey"
 	"kubevirtbmc.dev/pkg/process"
 	errorsv1 "kubevirtbmc.dev/proto/gen/go/bmc/errors/v1"
-	registryv1 "kubevirtbmc.dev/proto/gen/go/bmc/registry/v1"
 	"kubevirtbmc.dev/services/frontend-ipmi/ipmifrontend"
 	"kubevirtbmc.dev/services/frontend-redfish/redfishfrontend"
 	"kubevirtbmc.dev/services/media/mediaservice"
@@ -133,7 +133,7 @@ func run(ctx context.Context, p *process.Process, o Options, stdout io.Writer) e
 	var tokens grpcserver.StaticTokens
 	tokens.Add(token, apiIdentity)
 	tokens.Add(inner, "standalone:frontend")
-	server, err := grpcserver.New(grpcserver.Config{Log: p.Log, Authenticator: tokens, Authorize: authorize, Metrics: p.Registry})
+	server, err := grpcserver.New(grpcserver.Config{Log: p.Log, Authenticator: tokens, Authorizer: authorizer{}, Metrics: p.Registry})
 	if err != nil {
 		return err
 	}
@@ -254,10 +254,14 @@ func run(ctx context.Context, p *process.Process, o Options, stdout io.Writer) e
 	return errors.Join(ignoreCanceled(err), ignoreCanceled(<-backendFailed))
 }
 
-// authorize keeps the registry, which tells passwords, to the frontends.
-func authorize(identity, method string) error {
-	if identity == apiIdentity && strings.HasPrefix(method, "/"+registryv1.RegistryService_ServiceDesc.ServiceName+"/") {
-		return grpcstatus.New(errorsv1.Reason_REASON_PERMISSION_DENIED, "the registry is for frontends alone")
+// authorizer keeps what tells passwords, the registry, to the frontends. They
+// alone vouch for users.
+type authorizer struct{}
+
+// Authorize implements grpcserver.Authorizer.
+func (authorizer) Authorize(_ context.Context, caller grpcserver.Identity, request access.Request) error {
+	if caller.Name == apiIdentity && request.Subresource == access.Credentials && request.Verb == access.Get {
+		return grpcstatus.New(errorsv1.Reason_REASON_PERMISSION_DENIED, "credentials are for frontends alone")
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"kubevirtbmc.dev/pkg/audit"
 	"kubevirtbmc.dev/pkg/grpcstatus"
 	"kubevirtbmc.dev/pkg/hypervisor"
 	"kubevirtbmc.dev/pkg/hypervisor/contract"
@@ -37,6 +38,8 @@ type group struct {
 type Suite struct {
 	// Setup has a test run.
 	Setup Setup
+	// Audit gets the records of what the suite does; nil: nobody does.
+	Audit audit.Sink
 	// Update rewrites the table that is on record in place of comparing with it.
 	Update bool
 }
@@ -63,7 +66,7 @@ func (s Suite) Run(t *testing.T) {
 			for name, test := range g.tests {
 				t.Run(name, func(t *testing.T) {
 					t.Parallel()
-					s.Setup(t, func(t *testing.T, bench contract.Bench) { test(newBed(t, bench)) })
+					s.Setup(t, func(t *testing.T, bench contract.Bench) { test(s.newBed(t, bench)) })
 				})
 			}
 		})
@@ -78,17 +81,18 @@ type bed struct {
 	park *park
 	// direct is the hypervisor as the service uses it.
 	direct hypervisor.Hypervisor
+	audit  audit.Sink
 }
 
 // start starts a process beside the test's first one.
 func (b *bed) start(holder string) *process {
 	b.Helper()
-	return start(b.T, b.direct, b.park, holder)
+	return start(b.T, b.direct, b.park, holder, b.audit)
 }
 
-func newBed(t *testing.T, bench contract.Bench) *bed {
+func (s Suite) newBed(t *testing.T, bench contract.Bench) *bed {
 	t.Helper()
-	b := &bed{T: t, Bench: bench, park: &park{}}
+	b := &bed{T: t, Bench: bench, park: &park{}, audit: s.Audit}
 	b.Hypervisor = contract.Insistent(bench.Hypervisor)
 	b.direct = bench.Hypervisor
 	b.process = b.start("one")

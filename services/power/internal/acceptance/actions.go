@@ -54,6 +54,9 @@ var (
 	stopped = runStrategy{"running: false", contract.Spec{Running: new(false)}}
 
 	allStrategies = []runStrategy{always, rerun, manual, halted, once, running, stopped}
+	// upStrategies are those of machines that are up: ON gives those that were made
+	// Halted another, and running: true is Always.
+	upStrategies = []runStrategy{always, rerun, manual, once}
 )
 
 var situations = []situation{
@@ -82,7 +85,7 @@ var situations = []situation{
 		},
 	},
 	{
-		name: "starting", strategies: []runStrategy{always, manual},
+		name: "starting", strategies: upStrategies,
 		reach: func(b *bed, ref hypervisor.Ref) {
 			if b.get(ref).RunStrategy == hypervisor.RunStrategyManual {
 				b.ok("start", b.Hypervisor.Start(b.Context(), ref))
@@ -95,7 +98,7 @@ var situations = []situation{
 		},
 	},
 	{
-		name: "paused", strategies: []runStrategy{always, manual},
+		name: "paused", strategies: upStrategies,
 		reach: func(b *bed, ref hypervisor.Ref) {
 			switchOn(b, ref)
 			b.do(ref, pause)
@@ -112,7 +115,7 @@ var situations = []situation{
 	},
 	{
 		// By a graceful shutdown that the guest ignores.
-		name: "stopping", strategies: []runStrategy{always, manual}, spec: contract.Spec{IgnoreACPI: true},
+		name: "stopping", strategies: upStrategies, spec: contract.Spec{IgnoreACPI: true},
 		reach: func(b *bed, ref hypervisor.Ref) {
 			switchOn(b, ref)
 			b.ask(ref, shutdown)
@@ -125,7 +128,7 @@ var situations = []situation{
 	},
 	{
 		// By other means than ours.
-		name: "stopped by virtctl, stopping", strategies: []runStrategy{always, manual}, spec: contract.Spec{IgnoreACPI: true},
+		name: "stopped by virtctl, stopping", strategies: upStrategies, spec: contract.Spec{IgnoreACPI: true},
 		reach: func(b *bed, ref hypervisor.Ref) {
 			switchOn(b, ref)
 			b.ok("stop", b.Hypervisor.Stop(b.Context(), ref, nil))
@@ -133,7 +136,7 @@ var situations = []situation{
 		},
 		is: isStopping,
 		chains: [][]powerv1.PowerAction{
-			{pause, resume, on}, {forceOff}, {shutdown}, {powerCycle},
+			{pause, resume, on}, {forceOff}, {shutdown}, {gracefulRestart}, {forceRestart}, {powerCycle}, {pushButton},
 		},
 	},
 	{
@@ -227,7 +230,7 @@ func (suite Suite) actionTable(t *testing.T) {
 						if reason := s.needs(bench.Guest); reason != "" {
 							t.Skip("no guest here that can get into the situation: ", reason)
 						}
-						b := newBed(t, bench)
+						b := suite.newBed(t, bench)
 						s.try(b, strategy, chain, func(n int, result string) {
 							results.Set(first+n, table.Row{Strategy: strategy.name, From: s.name, Action: name(chain[n]), Result: result})
 						})

@@ -4,6 +4,8 @@
 package acceptance
 
 import (
+	"time"
+
 	"kubevirtbmc.dev/pkg/hypervisor"
 	"kubevirtbmc.dev/pkg/hypervisor/contract"
 	bootv1 "kubevirtbmc.dev/proto/gen/go/bmc/boot/v1"
@@ -103,8 +105,8 @@ func (b *bed) goesOn(ref hypervisor.Ref, holder, old string) {
 }
 
 // diesArming kills a process while it writes a boot override. Its client does
-// not hear that the override is set: so the next process may set it or not, but
-// the template is either as it was or as the override has it.
+// not hear that the override is set, but it is recorded: the next process
+// finishes it, and takes it back as well as its own.
 func diesArming(b *bed, at string) {
 	ref := b.machine(contract.Spec{RunStrategy: hypervisor.RunStrategyManual, Devices: devices()})
 	before := b.template(ref)
@@ -115,8 +117,10 @@ func diesArming(b *bed, at string) {
 	}
 	b.kill()
 	b.process = b.start("two")
-	for b.override(ref).GetPersistence() != persistOnce || b.get(ref).Devices[0].Order == 1 {
-		b.rest()
+	for end := time.Now().Add(b.Timeout); b.override(ref).GetPersistence() != persistOnce || b.get(ref).Devices[0].Order == 1; b.rest() {
+		if time.Now().After(end) {
+			b.Fatalf("the override is %s, the devices are %v", b.override(ref), b.get(ref).Devices)
+		}
 	}
 	b.clear(ref)
 	b.same(ref, before)

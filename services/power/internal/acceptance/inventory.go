@@ -4,6 +4,8 @@
 package acceptance
 
 import (
+	"net/netip"
+
 	"kubevirtbmc.dev/pkg/hypervisor"
 	"kubevirtbmc.dev/pkg/hypervisor/contract"
 	inventoryv1 "kubevirtbmc.dev/proto/gen/go/bmc/inventory/v1"
@@ -30,6 +32,33 @@ var inventory = map[string]func(*bed){
 		}
 		if running.GetFirmwareUuid() == "" {
 			b.Errorf("machine has no firmware UUID: %s", running)
+		}
+	},
+	"what the guest agent tells": func(b *bed) {
+		ref, _ := b.on(contract.Spec{RunStrategy: hypervisor.RunStrategyManual, Agent: true})
+		var got *inventoryv1.Inventory
+		for range 100 {
+			got = b.hardware(ref)
+			if got.GetGuestOperatingSystem() != nil && len(got.GetInterfaces()) == 1 && len(got.GetInterfaces()[0].GetIpAddresses()) > 0 {
+				break
+			}
+			b.rest()
+		}
+		if os := got.GetGuestOperatingSystem(); os.GetName() == "" || os.GetKernelRelease() == "" {
+			b.Errorf("the guest's operating system is %s", os)
+		}
+		if i := got.GetInterfaces(); len(i) != 1 || len(i[0].GetIpAddresses()) == 0 {
+			b.Fatalf("no address in %s", i)
+		}
+		for _, address := range got.GetInterfaces()[0].GetIpAddresses() {
+			if _, err := netip.ParseAddr(address); err != nil {
+				b.Errorf("address %q: %v", address, err)
+			}
+		}
+		b.do(ref, forceOff)
+		b.cleared(ref)
+		if got := b.hardware(ref); got.GetGuestOperatingSystem() != nil || len(got.GetInterfaces()[0].GetIpAddresses()) > 0 {
+			b.Errorf("while off the guest still has %s", got)
 		}
 	},
 	"MAC addresses are known while off": func(b *bed) {

@@ -103,7 +103,10 @@ var power = map[string]func(*bed){
 		// the guest was quicker it ran, which was the goal.
 		b.ok("stop", b.Hypervisor.Stop(b.Context(), ref, new(time.Duration)))
 		now := b.ended(ref)
-		if now.GetOperation().GetPhase() != succeeded || !isOn(now) && now.GetStopCause() != powerv1.StopCause_STOP_CAUSE_EXTERNAL {
+		if now.GetOperation().GetPhase() == succeeded && !isOn(now) {
+			now = b.until(ref, "off", isOff)
+		}
+		if now.GetOperation().GetPhase() != succeeded || isOff(now) && now.GetStopCause() != powerv1.StopCause_STOP_CAUSE_EXTERNAL {
 			b.Errorf("the on that met a stop has left %s", now)
 		}
 	},

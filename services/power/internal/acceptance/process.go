@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"kubevirtbmc.dev/pkg/audit"
 	"kubevirtbmc.dev/pkg/grpcserver/servertest"
 	"kubevirtbmc.dev/pkg/hypervisor"
 	bootv1 "kubevirtbmc.dev/proto/gen/go/bmc/boot/v1"
@@ -30,12 +31,12 @@ type process struct {
 }
 
 // start starts a process that sees the machines of a park.
-func start(t *testing.T, h hypervisor.Hypervisor, park *park, holder string) *process {
+func start(t *testing.T, h hypervisor.Hypervisor, park *park, holder string, sink audit.Sink) *process {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	p := &process{view: &view{Hypervisor: h, park: park, died: make(chan struct{})}}
 	service, err := powerservice.New(powerservice.Config{
-		Hypervisor: p.view, Log: log, Holder: holder,
+		Hypervisor: p.view, Log: log, Holder: holder, Audit: sink,
 		Resolver: hypervisor.ResolverFunc(func(namespace, name string) (hypervisor.Ref, error) {
 			return hypervisor.Ref{Namespace: namespace, Name: name}, nil
 		}),

@@ -10,6 +10,7 @@ import (
 
 	"kubevirtbmc.dev/pkg/hypervisor"
 	"kubevirtbmc.dev/pkg/hypervisor/contract"
+	errorsv1 "kubevirtbmc.dev/proto/gen/go/bmc/errors/v1"
 	powerv1 "kubevirtbmc.dev/proto/gen/go/bmc/power/v1"
 )
 
@@ -129,6 +130,10 @@ func opposites(b *bed) {
 		a := <-answers
 		if a.err != nil {
 			// A cycle behind an off that is done already.
+			b.reason(name(action), a.err, errorsv1.Reason_REASON_INVALID_POWER_STATE)
+			if action != powerCycle {
+				b.Errorf("%s was refused", name(action))
+			}
 			continue
 		}
 		switch a.status.GetOperation().GetPhase() {

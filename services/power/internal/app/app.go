@@ -7,25 +7,31 @@ package app
 import (
 	"flag"
 
-	"kubevirtbmc.dev/pkg/hypervisor"
 	"kubevirtbmc.dev/pkg/hypervisor/backend"
 	"kubevirtbmc.dev/pkg/hypervisor/remote"
+	"kubevirtbmc.dev/pkg/kubeaccess"
 	"kubevirtbmc.dev/pkg/process"
 	"kubevirtbmc.dev/services/power/powerservice"
 )
 
 // New adds the program's flags and returns what runs it.
 func New(flags *flag.FlagSet) process.Run {
-	return backend.Configure(flags, map[string]backend.Source[powerservice.Hypervisor]{
-		"kubevirt":  kubeVirt(),
+	kubeconfig := flags.String("kubeconfig", "", "kubeconfig `file` of the cluster; empty: the pod's service account")
+	access := kubeaccess.AddFlags(flags, kubeconfig)
+	boot := addBootFlags(flags)
+	return backend.Configure(flags, access, map[string]backend.Source[powerservice.Hypervisor]{
+		"kubevirt":  kubeVirt(kubeconfig, boot),
 		"simulator": backend.Simulator(func(c *remote.Client) powerservice.Hypervisor { return c }),
 	}, func(parts backend.Parts[powerservice.Hypervisor]) (backend.Service, error) {
 		return powerservice.New(powerservice.Config{
 			Hypervisor: parts.Hypervisor,
-			Resolver:   hypervisor.SameName(parts.Hypervisor),
+			Resolver:   parts.Resolver,
 			Log:        parts.Log,
 			Metrics:    parts.Metrics,
 			Holder:     parts.Holder,
+			Audit:      sink(parts.Hypervisor),
+			Trouble:    trouble(parts.Hypervisor),
+			Admits:     boot.admits(parts.Hypervisor),
 		})
 	})
 }

@@ -260,6 +260,7 @@ func TestHub_leavesTheConsoleToWhoTookIt(t *testing.T) {
 			if err := s.Migrate(ref); err != nil {
 				t.Fatal(err)
 			}
+			time.Sleep(simulator.RealisticDelays().Move)
 		},
 		"the machine starts anew": func(t *testing.T, s *simulator.Simulator, _ *console.Hub, _ *console.Client) {
 			if err := s.Restart(t.Context(), ref); err != nil {
@@ -302,7 +303,7 @@ func TestHub_comesBackByItself(t *testing.T) {
 		within time.Duration
 	}{
 		"hung up":                {func(s *simulator.Simulator, _ *counting) error { return s.CutConsole(ref) }, 61 * time.Second},
-		"moved":                  {func(s *simulator.Simulator, _ *counting) error { return s.Migrate(ref) }, 0},
+		"moved":                  {func(s *simulator.Simulator, _ *counting) error { return s.Migrate(ref) }, simulator.RealisticDelays().Move},
 		"the connection is lost": {func(_ *simulator.Simulator, c *counting) error { return c.lose() }, time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -322,6 +323,37 @@ func TestHub_comesBackByItself(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestHub_wantedOnItsWay: who types while the guest is between two nodes gets the
+// console as soon as it is there, and does not lose it by having asked too early.
+func TestHub_wantedOnItsWay(t *testing.T) {
+	t.Parallel()
+	running(t, func(t *testing.T, s *simulator.Simulator, c *counting, hub *console.Hub) {
+		client := connect(t, hub)
+		defer client.Close()
+		c.want(t, "at first", 1, 1)
+		if err := s.Migrate(ref); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(simulator.RealisticDelays().Move / 2)
+		c.want(t, "on its way", 1, 0)
+		if err := client.Type(t.Context(), []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if tried, open := c.counts(); tried != 2 || open != 0 {
+			t.Errorf("on its way, and wanted: tried %d times, %d are open, want 2 and none", tried, open)
+		}
+		time.Sleep(simulator.RealisticDelays().Move / 2)
+		synctest.Wait()
+		tried, open := c.counts()
+		if open != 1 {
+			t.Errorf("there: %d connections are open, want 1", open)
+		}
+		time.Sleep(time.Hour)
+		c.want(t, "later", tried, 1)
+	})
 }
 
 // TestHub_newGuestIsNoRetake: a guest that comes later than the time to take the
@@ -446,6 +478,7 @@ func TestHub_boundsWhatWaits(t *testing.T) {
 			if err := s.Migrate(ref); err != nil {
 				t.Fatal(err)
 			}
+			time.Sleep(simulator.RealisticDelays().Move)
 			synctest.Wait()
 		}
 		if _, err := client.Next(t.Context()); !errors.Is(err, console.ErrTooSlow) {

@@ -12,6 +12,7 @@ import (
 	"maps"
 	"slices"
 
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	kvv1 "kubevirt.io/api/core/v1"
 
 	"kubevirtbmc.dev/pkg/hypervisor"
@@ -59,10 +60,7 @@ func (h *Hypervisor) SetBoot(ctx context.Context, ref hypervisor.Ref, resourceVe
 	if err != nil {
 		return err
 	}
-	if err := h.awaitVM(ctx, now); err != nil {
-		return err
-	}
-	return hypervisor.ErrStale
+	return h.overtaken(ctx, now)
 }
 
 // devicesAnnotation names the devices that a template did not name and that
@@ -94,16 +92,21 @@ func ordersPatch(vm *kvv1.VirtualMachine, seen *sighting, orders map[string]int)
 	// the end: so the places of the others stay as they were read.
 	var p, adds, removals patch
 	var disks, interfaces placed
-	devices := &spec.Domain.Devices
+	devices, whole := &spec.Domain.Devices, &effective(vm, seen).Domain.Devices
 	for i := range devices.Disks {
 		d := &devices.Disks[i]
+		if ours := (kvv1.Disk{Name: d.Name, BootOrder: d.BootOrder}); !apiequality.Semantic.DeepEqual(*d, ours) {
+			delete(added, d.Name) // Its owner has made it theirs.
+		}
 		disks.set(&p, left, added, i, d.Name, fmt.Sprintf("%s/%d", disksPath, i), d.BootOrder)
 	}
 	for i := range devices.Interfaces {
 		nic := &devices.Interfaces[i]
-		name := interfaceDevice(devices, nic.Name)
-		if len(devices.Interfaces) > 1 || len(spec.Networks) > 1 {
-			// Beside another interface KubeVirt would not add it again.
+		name := interfaceDevice(whole, nic.Name)
+		ours := kvv1.Interface{Name: nic.Name, InterfaceBindingMethod: nic.InterfaceBindingMethod, BootOrder: nic.BootOrder}
+		if len(devices.Interfaces) > 1 || len(spec.Networks) > 1 || !apiequality.Semantic.DeepEqual(*nic, ours) {
+			// Beside another interface KubeVirt would not add it again, and one that
+			// its owner has edited is theirs.
 			delete(added, name)
 		}
 		interfaces.set(&p, left, added, i, name, fmt.Sprintf("%s/%d", interfacesPath, i), nic.BootOrder)
@@ -122,7 +125,7 @@ func ordersPatch(vm *kvv1.VirtualMachine, seen *sighting, orders map[string]int)
 		}
 	}
 	if nic := implicitInterface(spec, seen); nic != nil {
-		name := interfaceDevice(&effective(vm, seen).Domain.Devices, nic.Name)
+		name := interfaceDevice(whole, nic.Name)
 		if order, ok := take(left, name); ok && order > 0 {
 			ordered := kvv1.Interface{Name: nic.Name, InterfaceBindingMethod: nic.InterfaceBindingMethod, BootOrder: &order}
 			adds = append(adds, add(interfacesPath, []kvv1.Interface{ordered}), add(networksPath, []kvv1.Network{*kvv1.DefaultPodNetwork()}))

@@ -148,7 +148,8 @@ func (h *Hypervisor) vmChanged(object any, deleted bool) {
 		delete(h.snapshots, ref)
 		h.mu.Unlock()
 	}
-	if !deleted && !expanded(vm, h.sighting(ref)) {
+	// One that could not be expanded has its next attempt ahead.
+	if !deleted && h.expansions.NumRequeues(ref) == 0 && !expanded(vm, h.sighting(ref)) {
 		h.expansions.Add(ref)
 	}
 	h.notify(ref)
@@ -247,8 +248,11 @@ func (h *Hypervisor) machine(vm *kvv1.VirtualMachine, vmi *kvv1.VirtualMachineIn
 	}
 	m := snapshot(vm, vmi, seen)
 	h.mu.Lock()
-	h.snapshots[ref] = made{vm: vm, vmi: vmi, seen: seen, machine: m}
-	h.mu.Unlock()
+	defer h.mu.Unlock()
+	// The reader may be late, and the machine gone.
+	if current, _ := h.objects(ref); current != nil && current.UID == vm.UID {
+		h.snapshots[ref] = made{vm: vm, vmi: vmi, seen: seen, machine: m}
+	}
 	return m
 }
 

@@ -13,6 +13,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"regexp"
 	"strconv"
@@ -31,8 +32,10 @@ import (
 	kvclient "kubevirt.io/client-go/kubevirt/typed/core/v1"
 	"sigs.k8s.io/yaml"
 
+	"kubevirtbmc.dev/pkg/bmcresource/bmcresourcetest"
 	"kubevirtbmc.dev/pkg/hypervisor"
 	"kubevirtbmc.dev/pkg/hypervisor/contract"
+	"kubevirtbmc.dev/pkg/kubeaccess/rbactest"
 	"kubevirtbmc.dev/services/power/internal/acceptance"
 	"kubevirtbmc.dev/services/power/internal/kubevirt"
 )
@@ -58,7 +61,7 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 	}
-	m.Run()
+	os.Exit(rbactest.RunWhole(m, "power"))
 }
 
 func drive(name string) kvv1.Volume {
@@ -76,16 +79,19 @@ func drive(name string) kvv1.Volume {
 // in it, and the hypervisor under test.
 type cluster struct {
 	*kubevirt.Hypervisor
+	config    *rest.Config
 	client    kvclient.KubevirtV1Interface
 	namespace string
-	machines  atomic.Int32
+	// nodes is how many there are that machines can run on.
+	nodes    int
+	machines atomic.Int32
 }
 
 func open(t *testing.T) *cluster {
 	t.Helper()
 	kubeconfig := os.Getenv("KUBECONFIG")
 	if kubeconfig == "" {
-		t.Skip("KUBECONFIG names no cluster")
+		t.Fatal("KUBECONFIG names no cluster (make test-integration, or hack/with-cluster.sh api)")
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
@@ -97,9 +103,10 @@ func open(t *testing.T) *cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cluster{client: client, namespace: "bmc-" + strings.ToLower(rand.Text()[:8])}
+	c := &cluster{config: config, client: client, namespace: "bmc-" + strings.ToLower(rand.Text()[:8])}
 	c.createNamespace(t)
-	c.Hypervisor, err = kubevirt.New(kubevirt.Config{Kubeconfig: kubeconfig, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	c.countNodes(t)
+	c.Hypervisor, err = kubevirt.New(kubevirt.Config{REST: c.service(t), Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,6 +128,33 @@ func open(t *testing.T) *cluster {
 	return c
 }
 
+// service returns the configuration of a power service with a ServiceAccount of its
+// own, which serves namespaces; none: all.
+func (c *cluster) service(t *testing.T, serves ...string) *rest.Config {
+	t.Helper()
+	config := rbactest.New(t, c.config, "power", rbactest.Where{Own: c.namespace, Serves: serves}).REST()
+	user, err := rest.TransportFor(c.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.Wrap(func(service http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			if !strings.HasSuffix(r.URL.Path, "/restart") {
+				return service.RoundTrip(r)
+			}
+			// The service restarts by stop and start: a restart is always a user's.
+			r = r.Clone(r.Context())
+			r.Header.Del("Authorization")
+			return user.RoundTrip(r)
+		})
+	})
+	return config
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
 func (c *cluster) createNamespace(t *testing.T) {
 	t.Helper()
 	body, err := json.Marshal(&corev1.Namespace{
@@ -139,6 +173,19 @@ func (c *cluster) createNamespace(t *testing.T) {
 			t.Logf("delete namespace: %v", err)
 		}
 	})
+}
+
+func (c *cluster) countNodes(t *testing.T) {
+	t.Helper()
+	body, err := c.client.RESTClient().Get().AbsPath("/api/v1/nodes").Param("labelSelector", kvv1.NodeSchedulable+"=true").Do(t.Context()).Raw()
+	if err != nil {
+		t.Fatalf("list nodes: %v", err)
+	}
+	var nodes corev1.NodeList
+	if err := json.Unmarshal(body, &nodes); err != nil {
+		t.Fatalf("list nodes: %v", err)
+	}
+	c.nodes = len(nodes.Items)
 }
 
 // add creates a machine and waits until the hypervisor knows it.
@@ -276,6 +323,10 @@ func (c *cluster) bench() contract.Bench {
 		Quiet:         5 * time.Second,
 		ShortGrace:    5 * time.Second,
 	}
+	// Level kubevirt has two nodes.
+	if diskImage == "" || c.nodes > 1 {
+		b.Migrate = c.migrate
+	}
 	if diskImage == "" {
 		b.Guest.PowerOff = c.typing("poweroff")
 		b.Guest.Crash = c.typing("crash")
@@ -290,6 +341,37 @@ func (c *cluster) delete(ref hypervisor.Ref) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	return c.client.VirtualMachines(ref.Namespace).Delete(ctx, ref.Name, metav1.DeleteOptions{})
+}
+
+// migrate has a machine moved to another node, and waits until it is there.
+func (c *cluster) migrate(ref hypervisor.Ref) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	migrations := c.client.VirtualMachineInstanceMigrations(ref.Namespace)
+	made, err := migrations.Create(ctx, &kvv1.VirtualMachineInstanceMigration{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: ref.Name + "-"},
+		Spec:       kvv1.VirtualMachineInstanceMigrationSpec{VMIName: ref.Name},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	for {
+		now, err := migrations.Get(ctx, made.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		switch now.Status.Phase {
+		case kvv1.MigrationSucceeded:
+			return nil
+		case kvv1.MigrationFailed:
+			return fmt.Errorf("migration %s has failed: %+v", now.Name, now.Status.MigrationState)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("migration %s is %s: %w", now.Name, now.Status.Phase, ctx.Err())
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
 }
 
 // template returns the whole of a machine's spec.
@@ -361,9 +443,61 @@ func TestContract(t *testing.T) {
 func TestAcceptance(t *testing.T) {
 	t.Parallel()
 	c := open(t)
+	bench, machines := c.benchWithBMCs(t)
 	acceptance.Suite{
-		Setup: func(t *testing.T, test func(*testing.T, contract.Bench)) { test(t, c.bench()) },
+		Audit: machines.Events,
+		Setup: func(t *testing.T, test func(*testing.T, contract.Bench)) { test(t, bench) },
 	}.Run(t)
+}
+
+// benchWithBMCs is the cluster with a VirtualMachineBMC for each machine, which
+// keeps the services' state.
+func (c *cluster) benchWithBMCs(t *testing.T) (contract.Bench, *kubevirt.WithBMCs) {
+	t.Helper()
+	bmcs := bmcresourcetest.Install(t, c.config).Namespace(c.namespace)
+	machines, err := kubevirt.NewWithBMCs(kubevirt.Config{
+		REST: c.service(t, c.namespace), Namespaces: []string{c.namespace}, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- machines.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("run: %v", err)
+		}
+	})
+	for end := time.Now().Add(time.Minute); !machines.Ready(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("not ready")
+		}
+	}
+	// One cache, so that the bench knows no less than the services.
+	c.Hypervisor = machines.Hypervisor
+	bench := c.bench()
+	bench.Hypervisor = machines
+	bench.NewMachine = func(t *testing.T, spec contract.Spec) hypervisor.Ref {
+		t.Helper()
+		ref := c.add(t, machine(spec))
+		if machines.BMCs.Of(ref) == nil { // A machine that is made anew finds its BMC.
+			if _, err := bmcs.Create(t.Context(), bmcresourcetest.New(ref.Name, ref.Name), metav1.CreateOptions{}); err != nil {
+				t.Fatalf("create BMC: %v", err)
+			}
+		}
+		for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+			found, err := machines.BMCs.Resolve(ref.Namespace, ref.Name)
+			if _, missing := machines.Get(ref); err == nil && found == ref && missing == nil {
+				return ref
+			}
+			if time.Now().After(end) {
+				t.Fatalf("the BMC of %s is not known: %v", ref, err)
+			}
+		}
+	}
+	return bench, machines
 }
 
 // TestRunning is about machines with the deprecated spec.running.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"log/slog"
 	"strconv"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,7 +20,9 @@ import (
 
 const (
 	expandMin = 100 * time.Millisecond
-	expandMax = 5 * time.Minute
+	expandMax = time.Minute
+	// expanders is how many machines are read at a time.
+	expanders = 4
 )
 
 // expansion is a machine's template with its instance type and preference, as
@@ -66,10 +69,15 @@ func expanded(vm *kvv1.VirtualMachine, seen *sighting) bool {
 // expand reads instance types and preferences in the background, once for each
 // version of a machine, until the context ends: so that no read has to.
 func (h *Hypervisor) expand(ctx context.Context) {
-	go func() {
-		<-ctx.Done()
-		h.expansions.ShutDown()
-	}()
+	context.AfterFunc(ctx, h.expansions.ShutDown)
+	var workers sync.WaitGroup
+	for range expanders {
+		workers.Go(func() { h.expandEach(ctx) })
+	}
+	workers.Wait()
+}
+
+func (h *Hypervisor) expandEach(ctx context.Context) {
 	for {
 		ref, over := h.expansions.Get()
 		if over {

@@ -4,6 +4,8 @@
 package kubevirt
 
 import (
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -141,5 +143,40 @@ func TestHypervisor_orders_devices_that_KubeVirt_adds(t *testing.T) {
 	vm, _ := h.objects(ref)
 	if diff := cmp.Diff(trimVM(typedVM()).Spec, vm.Spec); diff != "" {
 		t.Errorf("the template did not come back (-want +got):\n%s", diff)
+	}
+}
+
+// TestHypervisor_failed_expansion_backs_off: a machine that changes all the time
+// is not asked about more often than the back-off says.
+func TestHypervisor_failed_expansion_backs_off(t *testing.T) {
+	t.Parallel()
+	api := newFakeAPI(t)
+	api.put(typedVM())
+	h := started(t, api)
+	asked := func() int {
+		api.mu.Lock()
+		defer api.mu.Unlock()
+		n := 0
+		for _, request := range api.requests {
+			if strings.HasSuffix(request, "/expand-spec") {
+				n++
+			}
+		}
+		return n
+	}
+	within(t, "asked", func() bool { return asked() > 0 && h.expansions.NumRequeues(ref) > 0 })
+	const changes = 100
+	for n := range changes {
+		vm := typedVM()
+		vm.Status.PrintableStatus = kvv1.VirtualMachinePrintableStatus(strconv.Itoa(n))
+		before, _ := h.objects(ref)
+		api.put(vm)
+		within(t, "seen", func() bool {
+			now, _ := h.objects(ref)
+			return now.ResourceVersion != before.ResourceVersion
+		})
+	}
+	if n := asked(); n > changes/5 {
+		t.Errorf("%d changes have cost %d requests", changes, n)
 	}
 }

@@ -36,6 +36,8 @@ type fakeAPI struct {
 	subresource func(resource, name, verb string, body []byte) (int, *metav1.Status)
 	// expand answers GET requests for a machine's expanded spec; nil: 500.
 	expand func(vm *kvv1.VirtualMachine) *kvv1.VirtualMachine
+	// console answers GET requests for a console; nil: 202.
+	console http.HandlerFunc
 
 	mu      sync.Mutex
 	version int
@@ -158,6 +160,10 @@ func (a *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (a *fakeAPI) serveSubresource(w http.ResponseWriter, r *http.Request, parts []string) {
 	if r.Method == http.MethodGet && parts[2] == "expand-spec" {
 		a.serveExpanded(w, parts[1])
+		return
+	}
+	if parts[2] == "console" && a.console != nil {
+		a.console(w, r)
 		return
 	}
 	body, _ := io.ReadAll(r.Body)

@@ -57,6 +57,7 @@ type Hypervisor struct {
 	// expansions has the machines whose instance type or preference is to be
 	// read.
 	expansions workqueue.TypedRateLimitingInterface[hypervisor.Ref]
+	dials      dials
 	ready      atomic.Bool
 	// trouble is why the caches are not filled.
 	trouble atomic.Pointer[string]

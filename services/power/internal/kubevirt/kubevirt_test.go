@@ -236,16 +236,20 @@ func TestHypervisor_writers_that_overtake_are_noticed(t *testing.T) {
 	changed.Annotations = map[string]string{stateAnnotation: "theirs"}
 	api.put(changed)
 	// The cache is old for a while: the server has to notice.
-	if err := h.SetState(t.Context(), ref, nil, []byte("ours")); !errors.Is(err, hypervisor.ErrStale) {
-		t.Errorf("set state: %v", err)
-	}
 	if err := h.SetRunStrategy(t.Context(), ref, hypervisor.RunStrategyHalted, hypervisor.RunStrategyManual); !errors.Is(err, hypervisor.ErrStale) {
 		t.Errorf("set run strategy: %v", err)
+	}
+	if err := h.SetState(t.Context(), ref, nil, []byte("ours")); !errors.Is(err, hypervisor.ErrStale) {
+		t.Errorf("set state: %v", err)
 	}
 	m, err := h.Get(ref)
 	if err != nil {
 		t.Fatal(err)
 	}
+	if string(m.State) != "theirs" {
+		t.Errorf("who was overtaken still reads %q", m.State)
+	}
+	api.put(changed)
 	if err := h.SetBoot(t.Context(), ref, m.ResourceVersion, map[string]int{"cd": 3}, ""); !errors.Is(err, hypervisor.ErrStale) {
 		t.Errorf("set boot: %v", err)
 	}
@@ -491,5 +495,59 @@ func TestHypervisor_cancelled_requests(t *testing.T) {
 	}
 	if err := h.SetState(ctx, ref, nil, []byte("x")); !errors.Is(err, context.Canceled) {
 		t.Errorf("set state: %v", err)
+	}
+}
+
+// TestHypervisor_accepted_requests_are_not_failed: what KubeVirt has accepted is
+// only unseen when the watch is late, so that nobody sends it again.
+func TestHypervisor_accepted_requests_are_not_failed(t *testing.T) {
+	t.Parallel()
+	for name, request := range map[string]func(h *Hypervisor, ctx context.Context) error{
+		"reset":  func(h *Hypervisor, ctx context.Context) error { return h.Reset(ctx, ref) },
+		"delete": func(h *Hypervisor, ctx context.Context) error { return h.DeleteInstance(ctx, ref, "one") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			api := newFakeAPI(t)
+			api.put(testVM(on))
+			api.put(testVMI("one", kvv1.Running))
+			h := started(t, api)
+			api.mu.Lock()
+			api.lag = 2 * time.Second
+			api.mu.Unlock()
+			api.subresource = func(_, _, _ string, _ []byte) (int, *metav1.Status) {
+				api.put(testVMI("one", kvv1.Running))
+				return http.StatusAccepted, nil
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if err := request(h, ctx); !errors.Is(err, hypervisor.ErrUnseen) {
+				t.Errorf("got error %v, want %v", err, hypervisor.ErrUnseen)
+			}
+		})
+	}
+}
+
+// TestHypervisor_reader_that_is_late: who still has a machine that has gone leaves
+// nothing of it behind.
+func TestHypervisor_reader_that_is_late(t *testing.T) {
+	t.Parallel()
+	api := newFakeAPI(t)
+	api.put(testVM(on))
+	h := started(t, api)
+	if _, err := h.Get(ref); err != nil {
+		t.Fatal(err)
+	}
+	vm, _ := h.objects(ref)
+	kept := func() int {
+		h.mu.RLock()
+		defer h.mu.RUnlock()
+		return len(h.snapshots)
+	}
+	api.remove("virtualmachines", ref.Namespace, ref.Name)
+	within(t, "the machine forgotten", func() bool { return kept() == 0 })
+	h.machine(vm, nil)
+	if n := kept(); n != 0 {
+		t.Errorf("%d machines are remembered that are gone", n)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"reflect"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	kvv1 "kubevirt.io/api/core/v1"
 
+	"kubevirtbmc.dev/pkg/bootoverride"
 	"kubevirtbmc.dev/pkg/hypervisor"
 )
 
@@ -83,7 +85,8 @@ func gracePeriod(spec *kvv1.VirtualMachineInstanceSpec) time.Duration {
 	if spec.TerminationGracePeriodSeconds == nil {
 		return defaultGracePeriod
 	}
-	return time.Duration(*spec.TerminationGracePeriodSeconds) * time.Second
+	const longest = int64(math.MaxInt64 / time.Second)
+	return time.Duration(min(max(*spec.TerminationGracePeriodSeconds, 0), longest)) * time.Second
 }
 
 func instance(vmi *kvv1.VirtualMachineInstance) *hypervisor.Instance {
@@ -99,6 +102,7 @@ func instance(vmi *kvv1.VirtualMachineInstance) *hypervisor.Instance {
 		BootOrder:   hypervisor.BootOrder(devices(&vmi.Spec)),
 		Mode:        instanceMode(vmi),
 		Node:        vmi.Status.NodeName,
+		Override:    vmi.Annotations[bootoverride.InstanceAnnotation],
 	}
 	if i.Phase == "" {
 		i.Phase = hypervisor.PhasePending
@@ -150,7 +154,7 @@ func devices(spec *kvv1.VirtualMachineInstanceSpec) []hypervisor.BootDevice {
 }
 
 func order(bootOrder *uint) int {
-	if bootOrder == nil || *bootOrder > 1<<20 {
+	if bootOrder == nil || *bootOrder > math.MaxInt {
 		return 0
 	}
 	return int(*bootOrder)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"flag"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -170,5 +171,18 @@ func TestSnapshot_remembers_the_last_instance(t *testing.T) {
 	}
 	if snapshot(vm, vmi, seen).OutOfDate() {
 		t.Error("the instance is out of date")
+	}
+}
+
+// TestSnapshot_long_grace_periods are as long as a duration can be, never
+// shorter than they were meant.
+func TestSnapshot_long_grace_periods(t *testing.T) {
+	t.Parallel()
+	for _, seconds := range []int64{9_223_372_036, 10_000_000_000, 20_000_000_000, math.MaxInt64} {
+		vm := testVM(on)
+		vm.Spec.Template.Spec.TerminationGracePeriodSeconds = &seconds
+		if got := snapshot(vm, nil, nil).GracePeriod; got < 290*365*24*time.Hour {
+			t.Errorf("%d s became %s", seconds, got)
+		}
 	}
 }

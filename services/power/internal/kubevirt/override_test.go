@@ -16,6 +16,7 @@ import (
 	"kubevirtbmc.dev/pkg/hypervisor"
 	"kubevirtbmc.dev/services/power/internal/machine"
 	"kubevirtbmc.dev/services/power/internal/record"
+	"kubevirtbmc.dev/services/power/internal/transition"
 )
 
 // expandOver expands as KubeVirt does: what the template says wins, and is in
@@ -174,5 +175,36 @@ func TestOverride_waits_for_a_late_watch(t *testing.T) {
 	}
 	if patches > 3 {
 		t.Errorf("%d patches while the watch was late", patches)
+	}
+}
+
+// TestTransition_waits_for_a_late_watch: what another process has written is
+// waited for, not fought for.
+func TestTransition_waits_for_a_late_watch(t *testing.T) {
+	t.Parallel()
+	api, _, engine := operated(t, testVM(off))
+	changed := testVM(off)
+	changed.Annotations = map[string]string{stateAnnotation: `{"media":{}}`}
+	api.mu.Lock()
+	api.lag = time.Second
+	api.mu.Unlock()
+	api.put(changed)
+	api.mu.Lock()
+	before := len(api.requests)
+	api.mu.Unlock()
+	status, err := engine.Transition(t.Context(), ref, transition.ActionOn, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	api.mu.Lock()
+	defer api.mu.Unlock()
+	patches := 0
+	for _, request := range api.requests[before:] {
+		if strings.HasPrefix(request, "PATCH") {
+			patches++
+		}
+	}
+	if !status.Operation.Active() || patches > 4 {
+		t.Errorf("%d patches for %+v", patches, status.Operation)
 	}
 }

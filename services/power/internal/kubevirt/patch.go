@@ -6,7 +6,6 @@ package kubevirt
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -102,12 +101,8 @@ func (h *Hypervisor) patch(ctx context.Context, ref hypervisor.Ref, p patch) err
 // later one; hypervisor.ErrUnseen when that takes too long.
 func (h *Hypervisor) awaitVM(ctx context.Context, vm *kvv1.VirtualMachine) error {
 	ref := hypervisor.Ref{Namespace: vm.Namespace, Name: vm.Name}
-	err := h.await(ctx, ref, settleTimeout, func() bool {
+	return unseen(h.await(ctx, ref, settleTimeout, func() bool {
 		cached, _ := h.objects(ref)
 		return cached == nil || cached.UID != vm.UID || shows(cached.ResourceVersion, vm.ResourceVersion)
-	})
-	if errors.Is(err, errTimeout) {
-		return hypervisor.ErrUnseen
-	}
-	return err
+	}))
 }

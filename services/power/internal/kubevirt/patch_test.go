@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	kvv1 "kubevirt.io/api/core/v1"
 
+	"kubevirtbmc.dev/pkg/bootorder"
 	"kubevirtbmc.dev/pkg/hypervisor"
 )
 
@@ -177,6 +178,36 @@ func TestOrdersPatch_added_devices_of_a_changed_machine(t *testing.T) {
 	spec.Domain.Devices.Interfaces[0].BootOrder = nil
 	if diff := cmp.Diff(vm.Spec, back.Spec); diff != "" {
 		t.Errorf("template mismatch (-want +got):\n%s", diff)
+	}
+}
+
+// TestOrdersPatch_edited_devices: what a user has made of an added device stays.
+func TestOrdersPatch_edited_devices(t *testing.T) {
+	t.Parallel()
+	seen := &sighting{owner: "vm-uid", podInterface: &kvv1.Interface{Name: podInterface, InterfaceBindingMethod: bridged}}
+	vm := implicitVM()
+	p, annotations, err := ordersPatch(vm, seen, map[string]int{"root": 2, "data": 3, "default": 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	edited := patched(t, vm, append(p, annotationsPatch(vm, annotations)...))
+	devices := &edited.Spec.Template.Spec.Domain.Devices
+	devices.Disks[0].Cache = kvv1.CacheNone
+	devices.Interfaces[0].MacAddress = "02:00:00:00:00:01"
+	p, annotations, err = ordersPatch(edited, seen, map[string]int{"root": 0, "data": 0, "default": 0})
+	if err != nil {
+		t.Fatal(err)
+	}
+	back := patched(t, edited, append(p, annotationsPatch(edited, annotations)...))
+	want := kvv1.Devices{
+		Disks:      []kvv1.Disk{{Name: "root", Cache: kvv1.CacheNone}},
+		Interfaces: []kvv1.Interface{{Name: "default", InterfaceBindingMethod: bridged, MacAddress: "02:00:00:00:00:01"}},
+	}
+	if diff := cmp.Diff(want, back.Spec.Template.Spec.Domain.Devices); diff != "" {
+		t.Errorf("devices mismatch (-want +got):\n%s", diff)
+	}
+	if got := back.Annotations[devicesAnnotation]; got != "" {
+		t.Errorf("the annotation is still there: %s", got)
 	}
 }
 
@@ -363,5 +394,42 @@ func TestStatePatch(t *testing.T) {
 				t.Errorf("patch mismatch (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestOrdersPatch_interface_with_the_name_of_a_volume: the disk that KubeVirt
+// makes of the volume has that name among the devices.
+func TestOrdersPatch_interface_with_the_name_of_a_volume(t *testing.T) {
+	t.Parallel()
+	vm := testVM(off)
+	spec := &vm.Spec.Template.Spec
+	spec.Domain.Devices.Interfaces[0].Name = "seed"
+	want := map[string]int{"root": 3, "cd": 0, "seed": 2, "interface/seed": 1}
+	p, _, err := ordersPatch(vm, &sighting{}, want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := patched(t, vm, p)
+	if diff := cmp.Diff(want, bootorder.Orders(snapshot(there, nil, nil).Devices)); diff != "" {
+		t.Errorf("orders mismatch (-want +got):\n%s", diff)
+	}
+}
+
+// TestOrdersPatch_high_orders are the owner's like others.
+func TestOrdersPatch_high_orders(t *testing.T) {
+	t.Parallel()
+	vm := testVM(off)
+	*vm.Spec.Template.Spec.Domain.Devices.Disks[0].BootOrder = 5_000_000
+	own := bootorder.Orders(snapshot(vm, nil, nil).Devices)
+	p, _, err := ordersPatch(vm, &sighting{}, map[string]int{"root": 2, "default": 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := patched(t, vm, p)
+	if p, _, err = ordersPatch(there, &sighting{}, own); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(vm.Spec, patched(t, there, p).Spec); diff != "" {
+		t.Errorf("the template did not come back (-want +got):\n%s", diff)
 	}
 }

@@ -112,7 +112,20 @@ func (h *Hypervisor) request(ctx context.Context, ref hypervisor.Ref, send func(
 	if err := translate(ctx, send(within)); err != nil {
 		return err
 	}
-	return h.settle(ctx, ref, before)
+	return unseen(h.settle(ctx, ref, before))
+}
+
+// unseen is the error of a wait for the caches after a request was accepted: the
+// caller who still wants to know is told that it was.
+func unseen(err error) error {
+	switch {
+	case err == nil, errors.Is(err, context.Canceled):
+		return err
+	case errors.Is(err, errTimeout):
+		return hypervisor.ErrUnseen
+	default:
+		return fmt.Errorf("%w: %w", hypervisor.ErrUnseen, err)
+	}
 }
 
 // settle waits until the caches show a machine's objects as they are in the API
@@ -126,7 +139,7 @@ func (h *Hypervisor) settle(ctx context.Context, ref hypervisor.Ref, before *kvv
 			return err
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("%w: %w", hypervisor.ErrUnavailable, err)
+			return err
 		}
 	}
 }
@@ -221,14 +234,10 @@ func (h *Hypervisor) DeleteInstance(ctx context.Context, ref hypervisor.Ref, uid
 	if err := translate(ctx, err); err != nil {
 		return err
 	}
-	err = h.await(ctx, ref, settleTimeout, func() bool {
+	return unseen(h.await(ctx, ref, settleTimeout, func() bool {
 		_, vmi := h.objects(ref)
 		return vmi == nil || string(vmi.UID) != uid || vmi.DeletionTimestamp != nil
-	})
-	if errors.Is(err, errTimeout) {
-		return fmt.Errorf("%w: %w", hypervisor.ErrUnavailable, err)
-	}
-	return err
+	}))
 }
 
 // vm returns a machine's object from the caches.

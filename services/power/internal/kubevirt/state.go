@@ -26,9 +26,13 @@ func (h *Hypervisor) SetState(ctx context.Context, ref hypervisor.Ref, old, stat
 	if err != nil {
 		return err
 	}
-	for range stateAttempts {
-		if !stateIs(vm, old) {
+	for attempt := range stateAttempts {
+		switch {
+		case stateIs(vm, old):
+		case attempt == 0:
 			return hypervisor.ErrStale
+		default:
+			return h.overtaken(ctx, vm)
 		}
 		p := statePatch(vm, old, state)
 		if len(p) == 0 {
@@ -46,6 +50,15 @@ func (h *Hypervisor) SetState(ctx context.Context, ref hypervisor.Ref, old, stat
 		if vm, err = h.read(ctx, ref); err != nil {
 			return err
 		}
+	}
+	return hypervisor.ErrStale
+}
+
+// overtaken is hypervisor.ErrStale once the caches have the version that overtook
+// a write: the caller reads them again.
+func (h *Hypervisor) overtaken(ctx context.Context, vm *kvv1.VirtualMachine) error {
+	if err := h.awaitVM(ctx, vm); err != nil && !errors.Is(err, hypervisor.ErrUnseen) {
+		return err
 	}
 	return hypervisor.ErrStale
 }

@@ -7,6 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kvv1 "kubevirt.io/api/core/v1"
 	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
+
+	"kubevirtbmc.dev/pkg/bootoverride"
 )
 
 // trim is the informers' transform: it keeps what snapshots and patches need.
@@ -107,7 +109,7 @@ func trimMeta(meta *metav1.ObjectMeta) metav1.ObjectMeta {
 	}
 	if meta.Annotations != nil {
 		trimmed.Annotations = map[string]string{}
-		for _, key := range []string{stateAnnotation, bootloaderAnnotation, devicesAnnotation} {
+		for _, key := range []string{stateAnnotation, bootloaderAnnotation, devicesAnnotation, bootoverride.InstanceAnnotation} {
 			if value, ok := meta.Annotations[key]; ok {
 				trimmed.Annotations[key] = value
 			}

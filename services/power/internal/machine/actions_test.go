@@ -6,6 +6,7 @@ package machine_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -204,6 +205,10 @@ func TestEngine_refusalsForGoodFail(t *testing.T) {
 		status, err := b.engine.Transition(b.Context(), ref, transition.ActionPause, long)
 		if err != nil || status.Operation.Phase != record.Failed || status.Operation.Message == "" {
 			b.Errorf("pause ended as %+v, %v", status.Operation, err)
+		}
+		synctest.Wait()
+		if want := [][2]string{{string(transition.ActionPause), status.Operation.Message}}; !slices.Equal(b.troubles, want) {
+			b.Errorf("told of %q, want %q", b.troubles, want)
 		}
 	})
 	bubble(t, simulator.Spec{RunStrategy: "WaitAsReceiver"}, func(b *bed) {

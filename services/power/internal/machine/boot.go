@@ -12,10 +12,10 @@ import (
 	"slices"
 	"time"
 
+	"kubevirtbmc.dev/pkg/bootorder"
 	"kubevirtbmc.dev/pkg/callctx"
 	"kubevirtbmc.dev/pkg/hypervisor"
 	"kubevirtbmc.dev/pkg/logkey"
-	"kubevirtbmc.dev/services/power/internal/bootorder"
 	"kubevirtbmc.dev/services/power/internal/record"
 )
 
@@ -34,21 +34,15 @@ type BootStatus struct {
 // undoSettle is how long a write may take to show up whose request got no answer.
 const undoSettle = 30 * time.Second
 
-// kindOf has the kind of device of each target.
-var kindOf = map[record.Target]hypervisor.DeviceKind{
-	record.TargetPXE: hypervisor.DeviceInterface,
-	record.TargetHDD: hypervisor.DeviceDisk,
-	record.TargetCD:  hypervisor.DeviceCDROM,
-}
-
 // bootMethod is how an override reaches a machine's next instance.
 type bootMethod interface {
-	// arm completes a new override before it is recorded in the place of an
-	// earlier one (nil: there was none).
-	arm(m *hypervisor.Machine, next, earlier *record.Override)
+	// arm completes a new override and returns what is recorded in the place of
+	// an earlier one (nil: there was none).
+	arm(m *hypervisor.Machine, next, earlier *record.Override) *record.Override
 	// clear returns what is recorded when an override is taken back and rest is
-	// all that is to stay of it (nil: nothing).
-	clear(earlier, rest *record.Override) *record.Override
+	// all that is to stay of it (nil: nothing). The request that does it has that
+	// id.
+	clear(earlier, rest *record.Override, id string) *record.Override
 	// takeBack returns what is recorded when failed, which may have been carried
 	// out in part, gives way to the override that stood before it.
 	takeBack(m *hypervisor.Machine, failed, earlier *record.Override) *record.Override
@@ -80,7 +74,7 @@ func (e *Engine) BootStatus(ref hypervisor.Ref) (*BootStatus, error) {
 	}
 	if !m.Firmware.KernelBoot {
 		for _, target := range []record.Target{record.TargetPXE, record.TargetHDD, record.TargetCD} {
-			if hasKind(m, kindOf[target]) {
+			if hasKind(m, target.Device()) {
 				status.Targets = append(status.Targets, target)
 			}
 		}
@@ -162,15 +156,14 @@ func (e *Engine) setOverride(ctx context.Context, ref hypervisor.Ref, wanted rec
 		earlier = rec.Override
 		if _, own := e.boot.own(m, earlier); acts(&wanted, own) {
 			next := wanted
-			e.boot.arm(m, &next, earlier)
-			rec.Override = &next
+			next.Strategy = e.strategy(ref, &wanted)
+			rec.Override = e.boot.arm(m, &next, earlier)
 			return nil
 		}
 		rec.Override = idle(&wanted)
 		if earlier.Active() {
-			rec.Override = e.boot.clear(earlier, rec.Override)
-			rec.Override.Cleared = wanted.ID
-			if ownMode != "" {
+			rec.Override = e.boot.clear(earlier, rec.Override, wanted.ID)
+			if ownMode != "" && earlier.ByTemplate() {
 				rec.Override = e.boot.rebase(m, rec.Override, ownMode)
 			}
 		}
@@ -185,11 +178,11 @@ func (e *Engine) setOverride(ctx context.Context, ref hypervisor.Ref, wanted rec
 		return err
 	case err == nil:
 		err = e.bringIn(ctx, ref)
+		if err == nil && ownMode != "" && !earlier.ByTemplate() {
+			err = e.setFirmwareMode(ctx, ref, ownMode)
+		}
 		if err != nil && !errors.Is(err, hypervisor.ErrNotFound) {
 			e.takeBack(ctx, ref, wanted.ID, earlier)
-		}
-		if err == nil && ownMode != "" && !earlier.Active() {
-			err = e.setFirmwareMode(ctx, ref, ownMode)
 		}
 	}
 	if err != nil {
@@ -201,9 +194,18 @@ func (e *Engine) setOverride(ctx context.Context, ref hypervisor.Ref, wanted rec
 	return nil
 }
 
+// strategy chooses how an override is carried out: a persistent one is for all
+// instances, as the template is.
+func (e *Engine) strategy(ref hypervisor.Ref, o *record.Override) record.Strategy {
+	if o.Persistence == record.Once && e.admits != nil && e.admits(ref) {
+		return record.Admission
+	}
+	return record.Template
+}
+
 // bringIn brings machine and override together as far as that goes now.
 func (e *Engine) bringIn(ctx context.Context, ref hypervisor.Ref) error {
-	for {
+	for range writeAttempts {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -219,6 +221,7 @@ func (e *Engine) bringIn(ctx context.Context, ref hypervisor.Ref) error {
 			return err
 		}
 	}
+	return errNotKept
 }
 
 func (e *Engine) setFirmwareMode(ctx context.Context, ref hypervisor.Ref, mode hypervisor.FirmwareMode) error {
@@ -243,7 +246,7 @@ func (e *Engine) setFirmwareMode(ctx context.Context, ref hypervisor.Ref, mode h
 	switch {
 	case err != nil:
 		return err
-	case rec.Override.Active():
+	case rec.Override.ByTemplate():
 		err = e.bringIn(ctx, ref)
 	case changed:
 		within, cancel := context.WithTimeout(ctx, verbTimeout)
@@ -289,15 +292,16 @@ func check(m *hypervisor.Machine, o *record.Override) error {
 	if m.Firmware.KernelBoot {
 		return ErrKernelBoot
 	}
-	if !hasKind(m, kindOf[o.Target]) {
+	if !hasKind(m, o.Target.Device()) {
 		return fmt.Errorf("%s: %w", o.Target, ErrNoBootDevice)
 	}
 	return nil
 }
 
-// undo is what has to be done about an override that could not be set.
+// undo is what has to be done about overrides that could not be set.
 type undo struct {
-	id      string
+	// ids are theirs: several requests in a row may have got no answer.
+	ids     []string
 	earlier *record.Override
 	// until is how long a write whose fate is unknown may still show up.
 	until time.Time
@@ -310,7 +314,14 @@ type undo struct {
 func (e *Engine) takeBack(ctx context.Context, ref hypervisor.Ref, id string, earlier *record.Override) {
 	entry := e.entry(ref)
 	entry.mu.Lock()
-	entry.undo = &undo{id: id, earlier: earlier, until: time.Now().Add(undoSettle)}
+	next := &undo{ids: []string{id}, earlier: earlier, until: time.Now().Add(undoSettle)}
+	if u := entry.undo; u != nil {
+		next.ids = append(next.ids, u.ids...)
+		if earlier != nil && slices.Contains(u.ids, earlier.ID) {
+			next.earlier = u.earlier
+		}
+	}
+	entry.undo = next
 	entry.mu.Unlock()
 	e.undone(context.WithoutCancel(ctx), ref)
 	e.queue.add(ref)
@@ -330,8 +341,8 @@ func (e *Engine) undone(ctx context.Context, ref hypervisor.Ref) (again time.Dur
 	err := e.update(ctx, ref, func(m *hypervisor.Machine, rec *record.Record) error {
 		over = true
 		switch o := rec.Override; {
-		case o != nil && o.ID == u.id:
-		case o != nil && o.Cleared == u.id && u.earlier.Active() && u.earlier.Stage != record.Restoring:
+		case o != nil && (slices.Contains(u.ids, o.ID) || o.Next != nil && slices.Contains(u.ids, o.Next.ID)):
+		case o != nil && slices.Contains(u.ids, o.Cleared) && u.earlier.Active() && u.earlier.Stage != record.Restoring:
 			// The new one was to clear it.
 		case sameOverride(o, u.earlier):
 			over = time.Now().After(u.until)

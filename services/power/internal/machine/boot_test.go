@@ -14,9 +14,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"kubevirtbmc.dev/pkg/bootorder"
 	"kubevirtbmc.dev/pkg/hypervisor"
 	"kubevirtbmc.dev/pkg/hypervisor/simulator"
-	"kubevirtbmc.dev/services/power/internal/bootorder"
 	"kubevirtbmc.dev/services/power/internal/machine"
 	"kubevirtbmc.dev/services/power/internal/record"
 	"kubevirtbmc.dev/services/power/internal/transition"

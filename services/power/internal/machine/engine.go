@@ -41,7 +41,11 @@ const (
 	retryMin = 50 * time.Millisecond
 	retryMax = 5 * time.Second
 
-	// writeAttempts is how often a compare-and-swap is tried.
+	// maxGrace is the longest grace period that a guest is asked with.
+	maxGrace = 365 * 24 * time.Hour
+
+	// writeAttempts is how often a compare-and-swap is tried, and how many writes
+	// to a template may be needed until it shows what is wanted.
 	writeAttempts = 20
 )
 
@@ -70,6 +74,14 @@ type Config struct {
 	// guest agent is connected; 90 s when 0. libvirt may wait 60 s for an agent
 	// before it tries ACPI.
 	ShutdownGrace time.Duration
+	// Trouble is told of operations that failed and of boot overrides that the
+	// machine started without, in words; it must return at once. Nil: the log alone
+	// tells of them.
+	Trouble func(machine hypervisor.Ref, action, message string)
+	// Admits tells whether one-time boot overrides of a machine are carried out
+	// when its instances are made (package bootoverride), rather than by its
+	// template; nil: none are.
+	Admits func(hypervisor.Ref) bool
 }
 
 // Engine carries out power actions and boot overrides.
@@ -83,6 +95,8 @@ type Engine struct {
 	queue         *queue
 	followers     *follow.Hub
 	boot          bootMethod
+	tell          func(machine hypervisor.Ref, action, message string)
+	admits        func(hypervisor.Ref) bool
 	unsubscribe   func()
 
 	mu      sync.Mutex
@@ -97,18 +111,32 @@ type entry struct {
 	mu      sync.Mutex
 	timer   *time.Timer
 	history history
-	// held are the operations that this process has accepted or taken over.
+	// held are the operations that this process has accepted or taken over; false
+	// while one is being written down.
 	held map[string]bool
 	// last is the last operation that ended or was replaced here.
 	last record.Operation
-	// failures counts refusals of the hypervisor in a row, trouble is the last.
+	// failures counts refusals of the hypervisor in a row, trouble is the last; what
+	// was refused is not tried again before retryAt.
 	failures int
 	trouble  string
+	retryAt  time.Time
+	// unsettled counts the steps in a row that have not settled the boot override.
+	unsettled int
+	// foreign is the lease of another process that was seen last, since then.
+	foreign foreignLease
 	// see says that what the instance shows of the hardware is to be kept.
 	see bool
-	// undo is an override that could not be set and may be there all the same;
-	// nil when there is none.
+	// undo tells of overrides that could not be set and may be there all the same;
+	// nil when there are none.
 	undo *undo
+}
+
+// foreignLease is another process's lease of an operation.
+type foreignLease struct {
+	operation string
+	lease     time.Time
+	since     time.Time
 }
 
 // lock waits until nobody else works on the machine.
@@ -132,6 +160,8 @@ func New(config Config) *Engine {
 		holder:        config.Holder,
 		lease:         config.Lease,
 		shutdownGrace: config.ShutdownGrace,
+		tell:          config.Trouble,
+		admits:        config.Admits,
 		queue:         newQueue(),
 		followers:     follow.NewHub(),
 		entries:       map[hypervisor.Ref]*entry{},
@@ -145,7 +175,7 @@ func New(config Config) *Engine {
 	if e.shutdownGrace == 0 {
 		e.shutdownGrace = defaultShutdownGrace
 	}
-	e.boot = templatePatch{engine: e}
+	e.boot = bootMethods{template: templatePatch{engine: e}, admission: admission{engine: e}}
 	e.unsubscribe = e.hypervisor.Subscribe(e.changed)
 	return e
 }
@@ -326,7 +356,7 @@ func (e *Engine) observed(m *hypervisor.Machine, rec *record.Record, op *record.
 		State:            transition.Observe(m),
 		Strategy:         m.RunStrategy,
 		StartQueued:      m.StartQueued,
-		StartSent:        op != nil && time.Since(op.StartSent) < startSettle,
+		StartSent:        op != nil && recently(op.StartSent, startSettle),
 		Ending:           transition.Ending(m),
 		NeedsNewInstance: e.needsNewInstance(m, rec),
 	}
@@ -341,6 +371,19 @@ func (e *Engine) observed(m *hypervisor.Machine, rec *record.Record, op *record.
 		o.Overruled = op.Step == transition.Start || op.Step == transition.RestoreStrategy && m.Instance != nil
 	}
 	return o
+}
+
+// recently tells whether something was within the last while. Another process's
+// clock may be wrong, ours may be behind it a little.
+func recently(at time.Time, while time.Duration) bool {
+	return time.Since(at).Abs() < while
+}
+
+// trouble tells of what was accepted and then failed.
+func (e *Engine) trouble(ref hypervisor.Ref, action, message string) {
+	if e.tell != nil {
+		e.tell(ref, action, message)
+	}
 }
 
 func (e *Engine) logger(ref hypervisor.Ref) *slog.Logger {

@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"kubevirtbmc.dev/pkg/hypervisor"
 	"kubevirtbmc.dev/pkg/hypervisor/simulator"
 	"kubevirtbmc.dev/services/power/internal/machine"
@@ -29,6 +31,12 @@ type bed struct {
 	simulator *simulator.Simulator
 	engine    *machine.Engine
 	kill      func()
+	// admits has one-time overrides carried out at admission.
+	admits bool
+	// registry gets the metrics; nil: nobody does.
+	registry *prometheus.Registry
+	// troubles are what the engine told of, action and message.
+	troubles [][2]string
 }
 
 // bubble runs a test with a machine of that strategy.
@@ -50,7 +58,23 @@ func bubble(t *testing.T, spec simulator.Spec, f func(b *bed)) {
 func (b *bed) start(h machine.Hypervisor, holder string) {
 	b.Helper()
 	ctx, cancel := context.WithCancel(b.Context())
-	engine := machine.New(machine.Config{Hypervisor: h, Log: slog.New(slog.DiscardHandler), Holder: holder})
+	var metrics *machine.Metrics
+	if b.registry != nil {
+		var err error
+		metrics, err = machine.NewMetrics(b.registry)
+		b.ok(err)
+	}
+	engine := machine.New(machine.Config{
+		Metrics:    metrics,
+		Hypervisor: h, Log: slog.New(slog.DiscardHandler), Holder: holder,
+		Admits: func(hypervisor.Ref) bool { return b.admits },
+		Trouble: func(machine hypervisor.Ref, action, message string) {
+			if machine != ref {
+				b.Errorf("trouble is told of %s", machine)
+			}
+			b.troubles = append(b.troubles, [2]string{action, message})
+		},
+	})
 	var running sync.WaitGroup
 	running.Go(func() {
 		if err := engine.Run(ctx); err != nil {

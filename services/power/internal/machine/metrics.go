@@ -16,6 +16,7 @@ type Metrics struct {
 	durations  *prometheus.HistogramVec
 	failures   *prometheus.CounterVec
 	takeovers  prometheus.Counter
+	bypassed   prometheus.Counter
 }
 
 // NewMetrics registers an engine's metrics.
@@ -38,8 +39,12 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 			Name: "vbmc_power_takeovers_total",
 			Help: "Power operations that were taken over from another process, or an earlier one of the same name.",
 		}),
+		bypassed: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "vbmc_power_boot_override_bypasses_total",
+			Help: "Instances that were made without the boot override that was armed for them, as when the admission webhook does not answer.",
+		}),
 	}
-	for _, c := range []prometheus.Collector{m.operations, m.durations, m.failures, m.takeovers} {
+	for _, c := range []prometheus.Collector{m.operations, m.durations, m.failures, m.takeovers, m.bypassed} {
 		if err := registry.Register(c); err != nil {
 			return nil, err
 		}
@@ -51,15 +56,25 @@ func (m *Metrics) ended(op *record.Operation) {
 	if m == nil {
 		return
 	}
-	m.operations.WithLabelValues(string(op.Action), string(op.Phase)).Inc()
+	action := "Unknown"
+	if op.Action.Known() {
+		action = string(op.Action)
+	}
+	m.operations.WithLabelValues(action, string(op.Phase)).Inc()
 	if op.Phase == record.Succeeded {
-		m.durations.WithLabelValues(string(op.Action)).Observe(op.End.Sub(op.Start).Seconds())
+		m.durations.WithLabelValues(action).Observe(op.End.Sub(op.Start).Seconds())
 	}
 }
 
 func (m *Metrics) takenOver() {
 	if m != nil {
 		m.takeovers.Inc()
+	}
+}
+
+func (m *Metrics) overrideBypassed() {
+	if m != nil {
+		m.bypassed.Inc()
 	}
 }
 

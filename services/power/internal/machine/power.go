@@ -62,7 +62,7 @@ func (e *Engine) accept(ctx context.Context, ref hypervisor.Ref, action transiti
 	var replaced *record.Operation
 	id := rand.Text()
 	// Before it is written: a worker may see it at once.
-	e.hold(ref, id)
+	e.hold(ref, id, false)
 	err = e.update(ctx, ref, func(m *hypervisor.Machine, rec *record.Record) error {
 		own, replaced = nil, nil
 		latest := rec.Power.Operation
@@ -119,6 +119,8 @@ func (e *Engine) accept(ctx context.Context, ref hypervisor.Ref, action transiti
 	}
 	if err != nil || own.ID != id || !own.Active() {
 		e.letGo(ref, id)
+	} else if !unseen {
+		e.hold(ref, id, true)
 	}
 	if err != nil {
 		return nil, false, err
@@ -138,7 +140,7 @@ func (e *Engine) accept(ctx context.Context, ref hypervisor.Ref, action transiti
 
 // deadline is how long a goal may take.
 func (e *Engine) deadline(m *hypervisor.Machine, goal transition.Goal) time.Duration {
-	grace := max(e.shutdownGrace, m.GracePeriod)
+	grace := e.grace(m)
 	switch goal {
 	case transition.GoalOff:
 		return deadlineOff
@@ -151,6 +153,11 @@ func (e *Engine) deadline(m *hypervisor.Machine, goal transition.Goal) time.Dura
 	default:
 		return deadlineOn
 	}
+}
+
+// grace is how long a guest without an agent is given to shut down.
+func (e *Engine) grace(m *hypervisor.Machine) time.Duration {
+	return min(max(e.shutdownGrace, m.GracePeriod), maxGrace)
 }
 
 // await waits until an operation ends.
@@ -203,6 +210,7 @@ func (e *Engine) reconcile(ctx context.Context, ref hypervisor.Ref) time.Duratio
 	}
 	defer entry.unlock()
 
+	held := e.written(ref)
 	m, rec, err := e.read(ref)
 	switch {
 	case errors.Is(err, hypervisor.ErrNotFound):
@@ -213,6 +221,12 @@ func (e *Engine) reconcile(ctx context.Context, ref hypervisor.Ref) time.Duratio
 		return retryMax
 	}
 	e.observe(m, rec)
+	for _, id := range held {
+		// Another process has ended or replaced it.
+		if op := rec.Power.Operation; op == nil || op.ID != id {
+			e.letGo(ref, id)
+		}
+	}
 
 	undoing, failed := e.undone(ctx, ref)
 	if failed {
@@ -234,17 +248,26 @@ func (e *Engine) next(ctx context.Context, ref hypervisor.Ref) time.Duration {
 	if err := e.keepSeen(ctx, ref); err != nil {
 		e.logger(ref).Info("can't keep the machine's hardware", slog.String(logkey.Error, err.Error()))
 	}
+	op := rec.Power.Operation
 	if rec.Override.Active() {
 		settled, err := e.boot.settle(ctx, m, rec.Override)
-		if err != nil {
-			return e.retry(ref, "boot override", err)
+		if err == nil && !e.settling(ref, settled) {
+			err = errNotKept
 		}
-		if !settled {
+		switch {
+		case err != nil && (!op.Active() || op.Goal.Starts() && time.Now().Before(op.Deadline)):
+			return e.retry(ref, "boot override", err)
+		case err != nil:
+			// Nothing else waits for the template.
+			if again := e.reconcilePower(ctx, m, rec, op); again > 0 {
+				return min(again, retryMax)
+			}
+			return retryMax
+		case !settled:
 			e.queue.add(ref)
 			return 0
 		}
 	}
-	op := rec.Power.Operation
 	if !op.Active() {
 		e.succeeded(ref)
 		return 0
@@ -252,13 +275,32 @@ func (e *Engine) next(ctx context.Context, ref hypervisor.Ref) time.Duration {
 	return e.reconcilePower(ctx, m, rec, op)
 }
 
+// errNotKept says that a template does not show what was written to it.
+var errNotKept = fmt.Errorf("%w: the machine's template does not stay as it was written", hypervisor.ErrUnavailable)
+
+// settling takes note of a step for the boot override; false when there were too
+// many of them in a row.
+func (e *Engine) settling(ref hypervisor.Ref, settled bool) bool {
+	entry := e.entry(ref)
+	entry.mu.Lock()
+	defer entry.mu.Unlock()
+	if settled {
+		entry.unsettled = 0
+		return true
+	}
+	entry.unsettled = min(entry.unsettled+1, writeAttempts)
+	return entry.unsettled < writeAttempts
+}
+
 // reconcilePower takes the next step of an operation.
 func (e *Engine) reconcilePower(ctx context.Context, m *hypervisor.Machine, rec *record.Record, op *record.Operation) time.Duration {
 	ref := m.Ref
 	now := time.Now().UTC()
 	if !e.holds(ref, op) {
-		if op.Holder != e.holder && now.Before(op.Lease) {
-			return op.Lease.Sub(now)
+		if op.Holder != e.holder {
+			if left := e.leaseLeft(ref, op, now); left > 0 {
+				return left
+			}
 		}
 		return e.takeOver(ctx, ref, op)
 	}
@@ -281,12 +323,40 @@ func (e *Engine) reconcilePower(ctx context.Context, m *hypervisor.Machine, rec 
 		e.succeeded(ref)
 		return e.keepLease(ctx, ref, op, o)
 	}
-	if step == op.Step && !e.inTrouble(ref) {
-		if left := op.StepTime.Add(repeatAfter).Sub(now); left > 0 {
+	if step == op.Step {
+		if left := e.untilRepeat(ref, op, now); left > 0 {
 			return left
 		}
 	}
 	return e.take(ctx, m, op, step)
+}
+
+// untilRepeat is how long the step that was taken last is not to be taken again.
+// That it was written down shows as a change of the machine, so the engine looks
+// again at once.
+func (e *Engine) untilRepeat(ref hypervisor.Ref, op *record.Operation, now time.Time) time.Duration {
+	entry := e.entry(ref)
+	entry.mu.Lock()
+	defer entry.mu.Unlock()
+	if entry.failures > 0 {
+		return entry.retryAt.Sub(now)
+	}
+	if !recently(op.StepTime, repeatAfter) {
+		return 0
+	}
+	return op.StepTime.Add(repeatAfter).Sub(now)
+}
+
+// leaseLeft is how long an operation is still its holder's. The holder's clock may
+// be wrong: a lease that has not changed for as long as any may last is over, too.
+func (e *Engine) leaseLeft(ref hypervisor.Ref, op *record.Operation, now time.Time) time.Duration {
+	entry := e.entry(ref)
+	entry.mu.Lock()
+	defer entry.mu.Unlock()
+	if seen := &entry.foreign; seen.operation != op.ID || !seen.lease.Equal(op.Lease) {
+		*seen = foreignLease{operation: op.ID, lease: op.Lease, since: now}
+	}
+	return min(op.Lease.Sub(now), entry.foreign.since.Add(verbTimeout+e.lease).Sub(now))
 }
 
 // take writes a step down and takes it.
@@ -306,7 +376,8 @@ func (e *Engine) take(ctx context.Context, m *hypervisor.Machine, op *record.Ope
 				rec.Power.RunStrategy = m.RunStrategy
 			}
 		}
-		if s := rec.Power.RunStrategy; s != "" {
+		switch s := rec.Power.RunStrategy; s {
+		case hypervisor.RunStrategyAlways, hypervisor.RunStrategyOnce:
 			restored = s
 		}
 	})
@@ -317,10 +388,12 @@ func (e *Engine) take(ctx context.Context, m *hypervisor.Machine, op *record.Ope
 		return e.retry(ref, "write step", fmt.Errorf("%w: it took too long", hypervisor.ErrUnavailable))
 	}
 	// The id goes along to the hypervisor, for its logs.
-	if err := e.act(callctx.WithRequestID(ctx, op.Request), m, step, restored); err != nil {
+	err = e.act(callctx.WithRequestID(ctx, op.Request), m, step, restored)
+	if err != nil && !errors.Is(err, hypervisor.ErrUnseen) {
 		e.metrics.stepFailed(step)
 		switch {
-		case errors.Is(err, hypervisor.ErrUnsupported), isInvalid(err):
+		case errors.Is(err, hypervisor.ErrUnsupported), isInvalid(err) && step != transition.Reset:
+			// That it does not run is what makes a reset invalid; it will show.
 			return e.finish(ctx, ref, op, record.Failed, err.Error())
 		case step == transition.Reboot && isConflict(err):
 			return e.finish(ctx, ref, op, record.Failed, err.Error())
@@ -353,7 +426,7 @@ func (e *Engine) act(ctx context.Context, m *hypervisor.Machine, step transition
 		if m.Instance != nil && m.Instance.AgentConnected {
 			return h.Stop(ctx, ref, nil)
 		}
-		grace := max(e.shutdownGrace, m.GracePeriod)
+		grace := e.grace(m)
 		return h.Stop(ctx, ref, &grace)
 	case transition.DeleteInstance:
 		if m.Instance == nil {
@@ -381,17 +454,34 @@ func (e *Engine) holds(ref hypervisor.Ref, op *record.Operation) bool {
 	entry := e.entry(ref)
 	entry.mu.Lock()
 	defer entry.mu.Unlock()
-	return entry.held[op.ID]
+	_, held := entry.held[op.ID]
+	return held
 }
 
-func (e *Engine) hold(ref hypervisor.Ref, id string) {
+// hold makes an operation this process's; not yet written while it may be that
+// no reader sees it.
+func (e *Engine) hold(ref hypervisor.Ref, id string, written bool) {
 	entry := e.entry(ref)
 	entry.mu.Lock()
 	defer entry.mu.Unlock()
 	if entry.held == nil {
 		entry.held = map[string]bool{}
 	}
-	entry.held[id] = true
+	entry.held[id] = written
+}
+
+// written are the operations of this process that readers have seen.
+func (e *Engine) written(ref hypervisor.Ref) []string {
+	entry := e.entry(ref)
+	entry.mu.Lock()
+	defer entry.mu.Unlock()
+	var ids []string
+	for id, written := range entry.held {
+		if written {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 func (e *Engine) letGo(ref hypervisor.Ref, id string) {
@@ -406,7 +496,7 @@ func (e *Engine) letGo(ref hypervisor.Ref, id string) {
 
 // takeOver makes an operation of a process that is gone this one's.
 func (e *Engine) takeOver(ctx context.Context, ref hypervisor.Ref, op *record.Operation) time.Duration {
-	e.hold(ref, op.ID)
+	e.hold(ref, op.ID, true)
 	if op.Step.Completes() {
 		return e.finish(ctx, ref, op, record.Failed, fmt.Sprintf("interrupted while the %s was being sent; it may have happened", op.Step))
 	}
@@ -502,7 +592,7 @@ func (e *Engine) finish(ctx context.Context, ref hypervisor.Ref, op *record.Oper
 		ended = *current
 		return nil
 	})
-	if err != nil {
+	if err != nil && !errors.Is(err, hypervisor.ErrUnseen) {
 		return e.retry(ref, "end operation", err)
 	}
 	e.succeeded(ref)
@@ -528,6 +618,7 @@ func (e *Engine) ended(ref hypervisor.Ref, op *record.Operation) {
 	}
 	if op.Phase == record.Failed {
 		e.operationLogger(ref, op).Warn("operation failed", append(attrs, slog.String(logkey.Error, op.Message))...)
+		e.trouble(ref, string(op.Action), op.Message)
 	} else {
 		e.operationLogger(ref, op).Info("operation ended", attrs...)
 	}
@@ -559,11 +650,8 @@ var errReplaced = errors.New("operation was replaced")
 
 // retry says when to try again after a refusal.
 func (e *Engine) retry(ref hypervisor.Ref, what string, err error) time.Duration {
-	switch {
-	case errors.Is(err, errReplaced):
-		e.queue.add(ref)
-		return 0
-	case errors.Is(err, hypervisor.ErrNotFound):
+	_, gone := e.hypervisor.Get(ref)
+	if errors.Is(err, errReplaced) || errors.Is(gone, hypervisor.ErrNotFound) {
 		e.queue.add(ref)
 		return 0
 	}
@@ -572,6 +660,7 @@ func (e *Engine) retry(ref hypervisor.Ref, what string, err error) time.Duration
 	defer entry.mu.Unlock()
 	delay := min(retryMin<<min(entry.failures, 10), retryMax)
 	entry.failures++
+	entry.retryAt = time.Now().Add(delay)
 	entry.trouble = what + ": " + err.Error()
 	e.logger(ref).Info("will try again", slog.String(logkey.Action, what), slog.String(logkey.Error, err.Error()))
 	return delay
@@ -582,13 +671,6 @@ func (e *Engine) succeeded(ref hypervisor.Ref) {
 	entry.mu.Lock()
 	defer entry.mu.Unlock()
 	entry.failures, entry.trouble = 0, ""
-}
-
-func (e *Engine) inTrouble(ref hypervisor.Ref) bool {
-	entry := e.entry(ref)
-	entry.mu.Lock()
-	defer entry.mu.Unlock()
-	return entry.failures > 0
 }
 
 // waitsFor says what an operation waits for, for people.

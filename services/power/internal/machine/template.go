@@ -9,9 +9,9 @@ import (
 	"errors"
 	"log/slog"
 
+	"kubevirtbmc.dev/pkg/bootorder"
 	"kubevirtbmc.dev/pkg/hypervisor"
 	"kubevirtbmc.dev/pkg/logkey"
-	"kubevirtbmc.dev/services/power/internal/bootorder"
 	"kubevirtbmc.dev/services/power/internal/record"
 )
 
@@ -19,7 +19,7 @@ import (
 // again: for hypervisors where nothing can change an instance as it is made.
 type templatePatch struct{ engine *Engine }
 
-func (t templatePatch) arm(m *hypervisor.Machine, next, earlier *record.Override) {
+func (t templatePatch) arm(m *hypervisor.Machine, next, earlier *record.Override) *record.Override {
 	next.Stage = record.Arming
 	next.InstanceUID = ""
 	if m.Instance != nil {
@@ -30,6 +30,7 @@ func (t templatePatch) arm(m *hypervisor.Machine, next, earlier *record.Override
 	next.Own = own
 	next.Planned = plan(m, next.Target, own)
 	planMode(m, next, mode)
+	return next
 }
 
 // plan returns the orders that a target asks for; nil when the machine has no
@@ -38,7 +39,7 @@ func plan(m *hypervisor.Machine, target record.Target, own map[string]int) map[s
 	if target == record.TargetNone {
 		return own
 	}
-	return bootorder.Plan(m.Devices, own, kindOf[target])
+	return bootorder.Plan(m.Devices, own, target.Device())
 }
 
 // planMode says in an override which firmware mode it wants over the machine's
@@ -51,10 +52,11 @@ func planMode(m *hypervisor.Machine, o *record.Override, own hypervisor.Firmware
 	}
 }
 
-func (templatePatch) clear(earlier, rest *record.Override) *record.Override {
+func (templatePatch) clear(earlier, rest *record.Override, id string) *record.Override {
 	restoring := *earlier
 	restoring.Stage = record.Restoring
 	restoring.Next = rest
+	restoring.Cleared = id
 	return &restoring
 }
 

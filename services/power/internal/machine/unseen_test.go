@@ -4,6 +4,7 @@
 package machine_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -22,10 +23,15 @@ import (
 type doubtful struct {
 	*simulator.Simulator
 	answer atomic.Pointer[error]
+	// when is what the state has to have in it for that.
+	when string
 }
 
 func (d *doubtful) SetState(ctx context.Context, ref hypervisor.Ref, old, state []byte) error {
 	err := d.Simulator.SetState(ctx, ref, old, state)
+	if !bytes.Contains(state, []byte(d.when)) {
+		return err
+	}
 	if answer := d.answer.Swap(nil); err == nil && answer != nil {
 		return *answer
 	}
@@ -155,6 +161,52 @@ func (r *refusing) SetState(ctx context.Context, ref hypervisor.Ref, old, state 
 		return errLost
 	}
 	return r.Simulator.SetState(ctx, ref, old, state)
+}
+
+// belated answers no write while it is lossy, and carries the first of them out
+// after a while all the same.
+type belated struct {
+	*simulator.Simulator
+	lossy   atomic.Bool
+	writes  atomic.Int32
+	carried chan error
+}
+
+func (l *belated) SetState(ctx context.Context, ref hypervisor.Ref, old, state []byte) error {
+	if !l.lossy.Load() {
+		return l.Simulator.SetState(ctx, ref, old, state)
+	}
+	if l.writes.Add(1) == 1 {
+		go func() {
+			time.Sleep(5 * time.Second)
+			l.carried <- l.Simulator.SetState(context.WithoutCancel(ctx), ref, old, state)
+		}()
+	}
+	return errLost
+}
+
+// TestEngine_secondLostRequestHidesNoFirst: both callers were told that their
+// overrides were not set, so neither stays.
+func TestEngine_secondLostRequestHidesNoFirst(t *testing.T) {
+	t.Parallel()
+	bubble(t, withISO, func(b *bed) {
+		b.kill()
+		l := &belated{Simulator: b.simulator, carried: make(chan error, 1)}
+		b.start(l, "holder")
+		synctest.Wait()
+		l.lossy.Store(true)
+		for _, target := range []record.Target{record.TargetCD, record.TargetPXE} {
+			err := b.engine.SetOverride(b.Context(), ref, record.Override{Persistence: record.Continuous, Target: target})
+			if !errors.Is(err, hypervisor.ErrUnavailable) {
+				b.Fatalf("got error %v, want %v", err, hypervisor.ErrUnavailable)
+			}
+		}
+		l.lossy.Store(false)
+		b.ok(<-l.carried)
+		b.settle()
+		b.override(record.Disabled)
+		b.orders(own)
+	})
 }
 
 // slowBoot takes a while to write a template, as an API server does.

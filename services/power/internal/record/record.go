@@ -11,13 +11,14 @@ import (
 	"fmt"
 	"time"
 
+	"kubevirtbmc.dev/pkg/bootoverride"
 	"kubevirtbmc.dev/pkg/hypervisor"
 	"kubevirtbmc.dev/services/power/internal/transition"
 )
 
 const (
 	powerKey = "power"
-	bootKey  = "boot"
+	bootKey  = bootoverride.RecordKey
 	seenKey  = "seen"
 )
 
@@ -28,6 +29,9 @@ type Record struct {
 	Override *Override
 	// Seen is what the last instance had; nil when none was seen.
 	Seen *Seen
+	// Bypassed is the last override that failed since instances came without it;
+	// nil when none has, or a later one was used.
+	Bypassed *bootoverride.Bypassed
 
 	// others are the document's other members.
 	others map[string]json.RawMessage
@@ -107,6 +111,20 @@ const (
 	TargetCD   Target = "CD"
 )
 
+// Device returns the kind of device that the target is; empty for TargetNone.
+func (t Target) Device() hypervisor.DeviceKind {
+	switch t {
+	case TargetPXE:
+		return hypervisor.DeviceInterface
+	case TargetHDD:
+		return hypervisor.DeviceDisk
+	case TargetCD:
+		return hypervisor.DeviceCDROM
+	default:
+		return ""
+	}
+}
+
 // Persistence is how long an override counts.
 type Persistence string
 
@@ -132,6 +150,18 @@ const (
 	Idle Stage = "Idle"
 )
 
+// Strategy is how an override reaches an instance.
+type Strategy string
+
+// The strategies.
+const (
+	// Template: the machine's template has it, and is restored afterwards.
+	Template Strategy = ""
+	// Admission: the instance gets it as it is made (package bootoverride). The
+	// stage is Armed from the start.
+	Admission Strategy = "Admission"
+)
+
 // Override is a boot override.
 type Override struct {
 	ID          string                  `json:"id"`
@@ -141,6 +171,13 @@ type Override struct {
 	// Flags are the IPMI boot flags verbatim.
 	Flags []byte `json:"flags,omitempty"`
 	Stage Stage  `json:"stage"`
+	// Strategy is how it is carried out.
+	Strategy Strategy `json:"strategy,omitempty"`
+	// Time is when it was armed, for Admission.
+	Time time.Time `json:"time,omitzero"`
+	// Bypassed is the instance that came without it, by the UID, for Admission;
+	// empty when none has.
+	Bypassed string `json:"bypassed,omitempty"`
 	// Cleared is the ID of the request that has cleared it; empty when none has.
 	Cleared string `json:"cleared,omitempty"`
 	// InstanceUID is the instance that there was when it was armed.
@@ -159,6 +196,10 @@ type Override struct {
 	// Next replaces this override once the template is restored.
 	Next *Override `json:"next,omitempty"`
 }
+
+// ByTemplate tells whether the override has an effect on the template, or may
+// have.
+func (o *Override) ByTemplate() bool { return o.Active() && o.Strategy == Template }
 
 // Active tells whether the override has an effect on the machine, or may have; a
 // nil one has none.
@@ -191,12 +232,31 @@ func Parse(document []byte) (*Record, error) {
 		}
 		delete(r.others, seenKey)
 	}
+	if raw, ok := r.others[bootoverride.BypassedKey]; ok {
+		if err := json.Unmarshal(raw, &r.Bypassed); err != nil {
+			return nil, fmt.Errorf("parse bypassed boot override: %w", err)
+		}
+		delete(r.others, bootoverride.BypassedKey)
+	}
+	delete(r.others, bootoverride.StateKey) // It follows from the override.
 	return r, nil
+}
+
+// armed is what the next instance gets as it is made; nil when nothing.
+func (r *Record) armed() *bootoverride.Armed {
+	o := r.Override
+	if o != nil && o.Stage == Restoring {
+		o = o.Next
+	}
+	if !o.Active() || o.Strategy != Admission {
+		return nil
+	}
+	return &bootoverride.Armed{ID: o.ID, Device: o.Target.Device(), Mode: o.Mode}
 }
 
 // Document returns the record as JSON; nil when there is nothing to keep.
 func (r *Record) Document() ([]byte, error) {
-	members := make(map[string]any, len(r.others)+3)
+	members := make(map[string]any, len(r.others)+5)
 	for key, raw := range r.others {
 		members[key] = raw
 	}
@@ -208,6 +268,12 @@ func (r *Record) Document() ([]byte, error) {
 	}
 	if r.Seen != nil {
 		members[seenKey] = r.Seen
+	}
+	if armed := r.armed(); armed != nil {
+		members[bootoverride.StateKey] = armed
+	}
+	if r.Bypassed != nil {
+		members[bootoverride.BypassedKey] = r.Bypassed
 	}
 	if len(members) == 0 {
 		return nil, nil

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"kubevirtbmc.dev/pkg/bootoverride"
 	"kubevirtbmc.dev/pkg/hypervisor"
 	"kubevirtbmc.dev/services/power/internal/record"
 	"kubevirtbmc.dev/services/power/internal/transition"
@@ -84,5 +85,62 @@ func TestParse_garbage(t *testing.T) {
 		if _, err := record.Parse([]byte(document)); err == nil {
 			t.Errorf("%s was accepted", document)
 		}
+	}
+}
+
+// TestRecord_view: what people are told is what the record says.
+func TestRecord_view(t *testing.T) {
+	t.Parallel()
+	next := &record.Override{
+		ID: "next", Target: record.TargetCD, Persistence: record.Continuous, Mode: hypervisor.FirmwareUEFI, Stage: record.Arming,
+		InstanceUID: "instance", OwnMode: hypervisor.FirmwareBIOS,
+	}
+	viewOfNext := &bootoverride.View{
+		ID: "next", Device: hypervisor.DeviceCDROM, Continuous: true, Mode: hypervisor.FirmwareUEFI,
+		InstanceUID: "instance", OwnMode: hypervisor.FirmwareBIOS,
+	}
+	bypassed := &bootoverride.Bypassed{ID: "lost", Time: time.Date(2026, 12, 2, 9, 0, 0, 0, time.UTC)}
+	for name, test := range map[string]struct {
+		record record.Record
+		want   *bootoverride.View
+	}{
+		"no override": {record.Record{Power: record.Power{RunStrategy: hypervisor.RunStrategyAlways}}, nil},
+		"in the template": {
+			record.Record{Override: &record.Override{ID: "a", Target: record.TargetHDD, Persistence: record.Once, Stage: record.Armed}, Bypassed: bypassed},
+			&bootoverride.View{ID: "a", Device: hypervisor.DeviceDisk},
+		},
+		"at admission": {
+			record.Record{Override: &record.Override{
+				ID: "a", Target: record.TargetPXE, Persistence: record.Once, Stage: record.Armed, Strategy: record.Admission,
+			}},
+			&bootoverride.View{ID: "a", Device: hypervisor.DeviceInterface, ByAdmission: true},
+		},
+		"another one's turn": {
+			record.Record{Override: &record.Override{ID: "a", Target: record.TargetPXE, Persistence: record.Once, Stage: record.Restoring, Next: next}}, viewOfNext,
+		},
+		"used up": {
+			record.Record{Override: &record.Override{ID: "a", Target: record.TargetPXE, Persistence: record.Once, Stage: record.Restoring}}, nil,
+		},
+		"over": {
+			record.Record{Override: &record.Override{ID: "a", Target: record.TargetNone, Persistence: record.Disabled, Stage: record.Idle}}, nil,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			document, err := test.record.Document()
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, lost, err := bootoverride.ViewOf(document)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("view of %s mismatch (-want +got):\n%s", document, diff)
+			}
+			if diff := cmp.Diff(test.record.Bypassed, lost); diff != "" {
+				t.Errorf("view of %s mismatch of what came to nothing (-want +got):\n%s", document, diff)
+			}
+		})
 	}
 }

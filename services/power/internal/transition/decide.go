@@ -19,6 +19,17 @@ const (
 	ActionResume           Action = "Resume"
 )
 
+// Known tells whether it is one of the above: a stored one may not be.
+func (a Action) Known() bool {
+	switch a {
+	case ActionOn, ActionForceOff, ActionGracefulShutdown, ActionGracefulRestart, ActionForceRestart, ActionPowerCycle,
+		ActionPushPowerButton, ActionPause, ActionResume:
+		return true
+	default:
+		return false
+	}
+}
+
 // Verdict is what becomes of an action.
 type Verdict int
 

@@ -135,6 +135,9 @@ func (g Goal) EndsOn() bool {
 	}
 }
 
+// Starts tells whether a new instance may be made for the goal.
+func (g Goal) Starts() bool { return g.EndsOn() && g != GoalResume }
+
 // EndsOff tells whether the machine is off once the goal is reached.
 func (g Goal) EndsOff() bool { return g == GoalOff || g == GoalShutdown }
 

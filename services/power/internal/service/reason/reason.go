@@ -51,6 +51,10 @@ func Status(err error) error {
 			return grpcstatus.New(row.reason, "%s", err)
 		}
 	}
+	if _, ok := errors.AsType[*hypervisor.InvalidError](err); ok {
+		// The request was checked: it is the cluster that does not have it.
+		return grpcstatus.New(errorsv1.Reason_REASON_UNSUPPORTED, "%s", err)
+	}
 	switch {
 	case errors.Is(err, context.Canceled):
 		return status.FromContextError(err).Err()

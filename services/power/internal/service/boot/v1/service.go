@@ -6,7 +6,6 @@ package bootv1
 
 import (
 	"context"
-	"log/slog"
 	"math"
 
 	"google.golang.org/grpc"
@@ -27,7 +26,7 @@ import (
 type Config struct {
 	Engine   *machine.Engine
 	Resolver hypervisor.Resolver
-	Log      *slog.Logger
+	Audit    *audit.Trail
 }
 
 // Service is BootService.
@@ -35,12 +34,12 @@ type Service struct {
 	bootv1.UnsafeBootServiceServer
 	engine   *machine.Engine
 	resolver hypervisor.Resolver
-	log      *slog.Logger
+	audit    *audit.Trail
 }
 
 // New makes the service.
 func New(config Config) *Service {
-	return &Service{engine: config.Engine, resolver: config.Resolver, log: config.Log}
+	return &Service{engine: config.Engine, resolver: config.Resolver, audit: config.Audit}
 }
 
 // Register adds the service to a server.
@@ -62,7 +61,7 @@ func (s *Service) SetBootOverride(ctx context.Context, request *bootv1.SetBootOv
 	status, err := s.set(ctx, request)
 	err = reason.Status(err)
 	action := "BOOT_OVERRIDE " + request.GetOverride().GetPersistence().String() + " " + request.GetOverride().GetTarget().String()
-	audit.Record(ctx, s.log, grpcserver.IdentityOf(ctx), action, request.GetBmc(), err)
+	s.audit.Record(ctx, grpcserver.IdentityOf(ctx), action, request.GetBmc(), err)
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +93,7 @@ func (s *Service) set(ctx context.Context, request *bootv1.SetBootOverrideReques
 func (s *Service) SetFirmwareMode(ctx context.Context, request *bootv1.SetFirmwareModeRequest) (*bootv1.SetFirmwareModeResponse, error) {
 	status, err := s.setMode(ctx, request)
 	err = reason.Status(err)
-	audit.Record(ctx, s.log, grpcserver.IdentityOf(ctx), "FIRMWARE_MODE "+request.GetMode().String(), request.GetBmc(), err)
+	s.audit.Record(ctx, grpcserver.IdentityOf(ctx), "FIRMWARE_MODE "+request.GetMode().String(), request.GetBmc(), err)
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"log/slog"
 
 	"google.golang.org/grpc"
 
@@ -26,7 +25,7 @@ import (
 type Config struct {
 	Hub      *console.Hub
 	Resolver hypervisor.Resolver
-	Log      *slog.Logger
+	Audit    *audit.Trail
 }
 
 // Service is ConsoleService.
@@ -34,12 +33,12 @@ type Service struct {
 	consolev1.UnsafeConsoleServiceServer
 	hub      *console.Hub
 	resolver hypervisor.Resolver
-	log      *slog.Logger
+	audit    *audit.Trail
 }
 
 // New makes the service.
 func New(config Config) *Service {
-	return &Service{hub: config.Hub, resolver: config.Resolver, log: config.Log}
+	return &Service{hub: config.Hub, resolver: config.Resolver, audit: config.Audit}
 }
 
 // Register adds the service to a server.
@@ -60,7 +59,7 @@ func (s *Service) Connect(stream grpc.BidiStreamingServer[consolev1.ConnectReque
 	client, err := s.open(open)
 	err = reason.Status(err)
 	if !open.GetReadOnly() {
-		audit.Record(stream.Context(), s.log, grpcserver.IdentityOf(stream.Context()), "CONSOLE_OPEN", open.GetBmc(), err)
+		s.audit.Record(stream.Context(), grpcserver.IdentityOf(stream.Context()), "CONSOLE_OPEN", open.GetBmc(), err)
 	}
 	if err != nil {
 		return err
@@ -70,16 +69,31 @@ func (s *Service) Connect(stream grpc.BidiStreamingServer[consolev1.ConnectReque
 	ctx, cancel := context.WithCancelCause(stream.Context())
 	defer cancel(nil)
 	go func() { cancel(receive(stream, client)) }()
+	sent := make(chan error, 1)
+	go func() { sent <- send(ctx, stream, client) }()
+	// Sending may wait for a client that does not read; returning ends that.
+	select {
+	case err = <-sent:
+	case <-client.TooSlow():
+		err = console.ErrTooSlow
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	if cause := context.Cause(ctx); cause != nil && errors.Is(err, context.Canceled) {
+		err = cause
+	}
+	if errors.Is(err, errClosed) {
+		return nil
+	}
+	return reason.Status(err)
+}
+
+// send hands the client's messages to the stream.
+func send(ctx context.Context, stream grpc.BidiStreamingServer[consolev1.ConnectRequest, consolev1.ConnectResponse], client *console.Client) error {
 	for {
 		message, err := client.Next(ctx)
 		if err != nil {
-			if cause := context.Cause(ctx); cause != nil && errors.Is(err, context.Canceled) {
-				err = cause
-			}
-			if errors.Is(err, errClosed) {
-				return nil
-			}
-			return reason.Status(err)
+			return err
 		}
 		if err := stream.Send(response(message)); err != nil {
 			return err

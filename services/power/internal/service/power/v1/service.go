@@ -6,7 +6,6 @@ package powerv1
 
 import (
 	"context"
-	"log/slog"
 	"time"
 
 	"google.golang.org/grpc"
@@ -29,7 +28,7 @@ import (
 type Config struct {
 	Engine   *machine.Engine
 	Resolver hypervisor.Resolver
-	Log      *slog.Logger
+	Audit    *audit.Trail
 }
 
 // Service is PowerService.
@@ -37,12 +36,12 @@ type Service struct {
 	powerv1.UnsafePowerServiceServer
 	engine   *machine.Engine
 	resolver hypervisor.Resolver
-	log      *slog.Logger
+	audit    *audit.Trail
 }
 
 // New makes the service.
 func New(config Config) *Service {
-	return &Service{engine: config.Engine, resolver: config.Resolver, log: config.Log}
+	return &Service{engine: config.Engine, resolver: config.Resolver, audit: config.Audit}
 }
 
 // Register adds the service to a server.
@@ -67,7 +66,7 @@ func (s *Service) GetPower(_ context.Context, request *powerv1.GetPowerRequest) 
 func (s *Service) TransitionPower(ctx context.Context, request *powerv1.TransitionPowerRequest) (*powerv1.TransitionPowerResponse, error) {
 	status, err := s.transition(ctx, request)
 	err = reason.Status(err)
-	audit.Record(ctx, s.log, grpcserver.IdentityOf(ctx), request.GetAction().String(), request.GetBmc(), err)
+	s.audit.Record(ctx, grpcserver.IdentityOf(ctx), request.GetAction().String(), request.GetBmc(), err)
 	if err != nil {
 		return nil, err
 	}
