@@ -1,0 +1,177 @@
+// SPDX-FileCopyrightText: The KubeVirtBMC Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package reconciler
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"kubevirtbmc.dev/api/v1beta1"
+	"kubevirtbmc.dev/pkg/logkey"
+	registryv1 "kubevirtbmc.dev/proto/gen/go/bmc/registry/v1"
+	"kubevirtbmc.dev/services/controller/internal/registry"
+)
+
+// Earlier lines ran an agent for each BMC, a Pod or a Deployment with a
+// ServiceAccount and a RoleBinding, and their Services selected it. The Service is
+// kept, with its address, and all else goes.
+
+// adoptTime is how often it is looked whether our frontends serve a BMC whose
+// agent still does.
+const adoptTime = time.Second
+
+// selectorManagers are those of EndpointSlices that are made of a Service's
+// selector, and of Endpoints that were.
+var selectorManagers = []string{"endpointslice-controller.k8s.io", "endpointslicemirroring-controller.k8s.io"}
+
+// legacy tells whether an earlier line may have objects of a BMC: it has written
+// the status and we have not, or there is a Service that we did not make.
+func legacy(status *v1beta1.VirtualMachineBMCStatus, is *corev1.Service) bool {
+	if is != nil && len(is.Spec.Selector) > 0 {
+		return true
+	}
+	return status.ObservedGeneration == 0 && (is != nil || status.ClusterIP != "" || len(status.Conditions) > 0)
+}
+
+// serving tells whether all frontends that are wanted serve a BMC, so that there
+// is no need of others.
+func (r *bmcs) serving(w wanted) bool {
+	return !slices.ContainsFunc(w.protocols(), func(protocol registryv1.Protocol) bool {
+		status, ok := r.registry.Status(w.ref, protocol)
+		return !ok || status.State != registry.Serving
+	})
+}
+
+// losesIPMI tells whether an earlier line has served a BMC over IPMI that says
+// nothing of it. One whose owner has just taken it out of the BMC knows.
+func losesIPMI(bmc *v1beta1.VirtualMachineBMC, w wanted, has []*corev1.Service) bool {
+	switch {
+	case w.ipmi, w.ipmiAsked:
+		return false
+	case meta.IsStatusConditionTrue(bmc.Status.Conditions, v1beta1.ConditionIPMIDisabledByUpgrade):
+		return true
+	case bmc.Status.ObservedGeneration != 0 && bmc.Status.ObservedGeneration != bmc.Generation:
+		return false
+	}
+	return slices.ContainsFunc(has, func(is *corev1.Service) bool {
+		return slices.ContainsFunc(is.Spec.Ports, func(port corev1.ServicePort) bool {
+			return port.Port == serviceIPMI && port.Protocol == corev1.ProtocolUDP
+		})
+	})
+}
+
+// abandoned tells of a one-time boot override of an earlier line, which is in the
+// machine's template and of which the power service knows nothing.
+func abandoned(bmc *v1beta1.VirtualMachineBMC, w wanted) []announcement {
+	armed := bmc.Status.BootOverride
+	if armed == nil || armed.ID != "" || armed.Mode != v1beta1.BootOverrideModeOneshot || bmc.Status.ObservedGeneration != 0 {
+		return nil
+	}
+	orders := make([]string, 0, len(armed.BootOrders))
+	for _, device := range slices.Sorted(maps.Keys(armed.BootOrders)) {
+		orders = append(orders, fmt.Sprintf("%s %d", device, armed.BootOrders[device]))
+	}
+	message := fmt.Sprintf("the template of VirtualMachine %s may have a one-time boot override of an earlier version, which is not taken back; its boot orders were (0: none): %s",
+		w.machine, strings.Join(orders, ", "))
+	if armed.OriginalFirmware != "" {
+		message += fmt.Sprintf("; its firmware was %s", armed.OriginalFirmware)
+	}
+	return []announcement{{corev1.EventTypeWarning, "BootOverrideLeft", "Adopt", shorten(message)}}
+}
+
+// removeAgent removes an earlier line's agent of a BMC: first what lets it act.
+// What a dedicated agent of ours has too is left to that.
+func (r *bmcs) removeAgent(ctx context.Context, w wanted) error {
+	if w.machine == "" {
+		return nil
+	}
+	type object struct {
+		kind schema.GroupVersionKind
+		name string
+	}
+	objects := []object{
+		{rbacv1.SchemeGroupVersion.WithKind("RoleBinding"), w.serviceName() + "-rolebinding"},
+		{corev1.SchemeGroupVersion.WithKind("Pod"), w.serviceName()},
+	}
+	if w.mode != v1beta1.FrontendModeDedicated && w.target != v1beta1.FrontendModeDedicated {
+		objects = append(objects,
+			object{appsv1.SchemeGroupVersion.WithKind("Deployment"), w.serviceName()},
+			object{corev1.SchemeGroupVersion.WithKind("ServiceAccount"), w.serviceName()})
+	}
+	for _, o := range objects {
+		is := metadataOf(o.kind)
+		err := r.live.Get(ctx, client.ObjectKey{Namespace: w.ref.Namespace, Name: o.name}, is)
+		if apierrors.IsForbidden(err) {
+			// A controller that is to remove nothing of earlier versions has no right to.
+			r.log.DebugContext(ctx, "can't look for what an earlier version has left", "kind", o.kind.Kind, logkey.Error, err.Error())
+			continue
+		}
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("get %s %s of an earlier version: %w", o.kind.Kind, o.name, err)
+		}
+		if err != nil || !ownedBy(is, w.uid) || is.DeletionTimestamp != nil {
+			continue
+		}
+		uid := is.UID
+		err = r.client.Delete(ctx, is, client.Preconditions{UID: &uid}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete %s %s of an earlier version: %w", o.kind.Kind, o.name, err)
+		}
+		r.log.InfoContext(ctx, "removed what an earlier version has left", "kind", o.kind.Kind,
+			logkey.Namespace, w.ref.Namespace, "name", o.name, logkey.BMC, w.ref.Name)
+	}
+	return nil
+}
+
+// removeSelected removes the endpoints of a BMC's Service that were made of a
+// selector that it has no longer: nobody else does. They are looked for where the
+// cache may not have them.
+func (r *bmcs) removeSelected(ctx context.Context, w wanted, look bool) error {
+	var list discoveryv1.EndpointSliceList
+	reader, by := client.Reader(r.client), client.ListOption(client.MatchingFields{indexBMC: w.ref.Name})
+	if look {
+		reader, by = r.live, client.MatchingLabels{discoveryv1.LabelServiceName: w.serviceName()}
+	}
+	if err := reader.List(ctx, &list, client.InNamespace(w.ref.Namespace), by); err != nil {
+		return fmt.Errorf("list EndpointSlices of Service %s: %w", w.serviceName(), err)
+	}
+	selected := slices.DeleteFunc(list.Items, func(is discoveryv1.EndpointSlice) bool {
+		return is.Labels[discoveryv1.LabelServiceName] != w.serviceName() ||
+			!slices.Contains(selectorManagers, is.Labels[discoveryv1.LabelManagedBy])
+	})
+	if len(selected) == 0 && !look {
+		return nil
+	}
+	// First Endpoints, of which Kubernetes makes EndpointSlices.
+	endpoints := metadataOf(corev1.SchemeGroupVersion.WithKind("Endpoints"))
+	err := r.live.Get(ctx, client.ObjectKey{Namespace: w.ref.Namespace, Name: w.serviceName()}, endpoints)
+	if err == nil {
+		uid := endpoints.UID
+		err = r.client.Delete(ctx, endpoints, client.Preconditions{UID: &uid})
+	}
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete Endpoints %s: %w", w.serviceName(), err)
+	}
+	for i := range selected {
+		uid := selected[i].UID
+		if err := r.client.Delete(ctx, &selected[i], client.Preconditions{UID: &uid}); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete EndpointSlice %s: %w", selected[i].Name, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,131 @@
+// SPDX-FileCopyrightText: The KubeVirtBMC Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package reconciler
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"kubevirtbmc.dev/api/v1beta1"
+)
+
+func TestLosesIPMI(t *testing.T) {
+	t.Parallel()
+	on, off := true, false
+	both := []*corev1.Service{{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{
+		{Name: "redfish", Port: 80, Protocol: corev1.ProtocolTCP}, {Name: "ipmi", Port: 623, Protocol: corev1.ProtocolUDP},
+	}}}}
+	redfish := []*corev1.Service{{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "redfish", Port: 80, Protocol: corev1.ProtocolTCP}}}}}
+	told := []metav1.Condition{{Type: v1beta1.ConditionIPMIDisabledByUpgrade, Status: metav1.ConditionTrue}}
+	for name, tc := range map[string]struct {
+		ipmi     *v1beta1.IPMISpec
+		defaults Defaults
+		status   v1beta1.VirtualMachineBMCStatus
+		services []*corev1.Service
+		want     bool
+	}{
+		"an object of the first lines":        {services: both, want: true},
+		"one of ours, by another default":     {status: v1beta1.VirtualMachineBMCStatus{ObservedGeneration: 3}, services: both, want: true},
+		"it suits cipher suites alone":        {ipmi: &v1beta1.IPMISpec{CipherSuites: []int32{17}}, services: both, want: true},
+		"it had no IPMI":                      {services: redfish},
+		"a new one":                           {},
+		"it is served still":                  {defaults: Defaults{IPMI: true}, services: both},
+		"it says yes":                         {ipmi: &v1beta1.IPMISpec{Enabled: &on}, services: both},
+		"it says no":                          {ipmi: &v1beta1.IPMISpec{Enabled: &off}, services: both},
+		"its owner took it out just now":      {status: v1beta1.VirtualMachineBMCStatus{ObservedGeneration: 2}, services: both},
+		"it goes on to be so":                 {status: v1beta1.VirtualMachineBMCStatus{ObservedGeneration: 2, Conditions: told}, services: redfish, want: true},
+		"until its owner says yes":            {ipmi: &v1beta1.IPMISpec{Enabled: &on}, status: v1beta1.VirtualMachineBMCStatus{Conditions: told}},
+		"until its owner says no":             {ipmi: &v1beta1.IPMISpec{Enabled: &off}, status: v1beta1.VirtualMachineBMCStatus{Conditions: told}},
+		"until the default is as it was":      {defaults: Defaults{IPMI: true}, status: v1beta1.VirtualMachineBMCStatus{Conditions: told}},
+		"a Service of a machine that is gone": {services: append(redfish, both...), want: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bmc := &v1beta1.VirtualMachineBMC{
+				ObjectMeta: metav1.ObjectMeta{Generation: 3}, Spec: v1beta1.VirtualMachineBMCSpec{IPMI: tc.ipmi}, Status: tc.status,
+			}
+			if got := losesIPMI(bmc, wantedOf(bmc, tc.defaults), tc.services); got != tc.want {
+				t.Errorf("loses IPMI: %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestDropped(t *testing.T) {
+	t.Parallel()
+	type object = map[string]any
+	for name, tc := range map[string]struct{ had, has, want object }{
+		"nothing":      {object{"a": 1}, object{"a": 2, "b": 3}, object{}},
+		"a field":      {object{"a": 1, "b": 2}, object{"b": 3}, object{"a": nil}},
+		"an inner one": {object{"a": object{"b": 1, "c": 2}}, object{"a": object{"c": 3}}, object{"a": object{"b": nil}}},
+		"a list":       {object{"a": []any{1, 2}}, object{"a": []any{1}}, object{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if diff := cmp.Diff(tc.want, dropped(tc.had, tc.has)); diff != "" {
+				t.Errorf("dropped (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestAbandoned(t *testing.T) {
+	t.Parallel()
+	left := v1beta1.BootOverrideStatus{
+		Mode: v1beta1.BootOverrideModeOneshot, BootOrders: map[string]int64{"interface:default": 0, "disk:root": 1}, OriginalFirmware: v1beta1.BootFirmwareLegacy,
+	}
+	persistent, ours := left, left
+	persistent.Mode, ours.ID = v1beta1.BootOverrideModePersistent, "x"
+	for name, tc := range map[string]struct {
+		status v1beta1.VirtualMachineBMCStatus
+		want   string
+	}{
+		"none":                {v1beta1.VirtualMachineBMCStatus{}, ""},
+		"one":                 {v1beta1.VirtualMachineBMCStatus{BootOverride: &left}, "(0: none): disk:root 1, interface:default 0; its firmware was Legacy"},
+		"one that is to stay": {v1beta1.VirtualMachineBMCStatus{BootOverride: &persistent}, ""},
+		"ours":                {v1beta1.VirtualMachineBMCStatus{BootOverride: &ours}, ""},
+		"written by hand":     {v1beta1.VirtualMachineBMCStatus{BootOverride: &left, ObservedGeneration: 1}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := ""
+			for _, a := range abandoned(&v1beta1.VirtualMachineBMC{Status: tc.status}, wanted{machine: "vm"}) {
+				got += a.message
+			}
+			if (got == "") != (tc.want == "") || !strings.HasSuffix(got, tc.want) {
+				t.Errorf("says %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestLegacy(t *testing.T) {
+	t.Parallel()
+	selecting := &corev1.Service{Spec: corev1.ServiceSpec{Selector: map[string]string{"a": "b"}}}
+	for name, tc := range map[string]struct {
+		status  v1beta1.VirtualMachineBMCStatus
+		service *corev1.Service
+		want    bool
+	}{
+		"a new BMC":                  {v1beta1.VirtualMachineBMCStatus{}, nil, false},
+		"a new BMC with ports":       {v1beta1.VirtualMachineBMCStatus{Frontend: &v1beta1.FrontendStatus{}}, nil, false},
+		"one of ours":                {v1beta1.VirtualMachineBMCStatus{ObservedGeneration: 1, ClusterIP: "10.96.0.1"}, &corev1.Service{}, false},
+		"a selector put in by hand":  {v1beta1.VirtualMachineBMCStatus{ObservedGeneration: 1}, selecting, true},
+		"a Service of another line":  {v1beta1.VirtualMachineBMCStatus{}, selecting, true},
+		"left before it was written": {v1beta1.VirtualMachineBMCStatus{}, &corev1.Service{}, true},
+		"a machine that was gone":    {v1beta1.VirtualMachineBMCStatus{Conditions: []metav1.Condition{{}}}, nil, true},
+		"an address":                 {v1beta1.VirtualMachineBMCStatus{ClusterIP: "10.96.0.1"}, nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := legacy(&tc.status, tc.service); got != tc.want {
+				t.Errorf("legacy: %v, want %v", got, tc.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,119 @@
+// SPDX-FileCopyrightText: The KubeVirtBMC Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package reconciler
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"kubevirtbmc.dev/api/v1beta1"
+	registryv1 "kubevirtbmc.dev/proto/gen/go/bmc/registry/v1"
+	"kubevirtbmc.dev/services/controller/internal/registry"
+)
+
+// protocols are those that frontends speak.
+var protocols = []registryv1.Protocol{registryv1.Protocol_PROTOCOL_IPMI, registryv1.Protocol_PROTOCOL_REDFISH}
+
+// routing keeps the EndpointSlices of BMCs: clients reach the replica that the
+// registry says is the owner. It reads caches alone and writes what has changed.
+type routing struct {
+	client   client.Client
+	registry *registry.Registry
+	ports    *ports
+	defaults Defaults
+	start    *start
+	// namespace is that of the shared frontends' pods.
+	namespace string
+}
+
+// Reconcile implements reconcile.Reconciler.
+func (r *routing) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	if err := r.start.wait(ctx); err != nil {
+		return reconcile.Result{}, err
+	}
+	ref := registry.Ref{Namespace: request.Namespace, Name: request.Name}
+	if r.start.pending(ref) {
+		return reconcile.Result{}, nil // Until it is known whether it is served at all.
+	}
+	var bmc v1beta1.VirtualMachineBMC
+	if err := r.client.Get(ctx, request.NamespacedName, &bmc); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err) // Its EndpointSlices go with it.
+	}
+	w := wantedOf(&bmc, r.defaults)
+	var has discoveryv1.EndpointSliceList
+	if err := r.client.List(ctx, &has, client.InNamespace(w.ref.Namespace), client.MatchingFields{indexBMC: w.ref.Name}); err != nil {
+		return reconcile.Result{}, fmt.Errorf("list EndpointSlices: %w", err)
+	}
+	wants := map[string]endpointSlice{}
+	for _, protocol := range protocols {
+		status, ok := r.registry.Status(ref, protocol)
+		if !ok || bmc.DeletionTimestamp != nil {
+			continue
+		}
+		w.mode = modeOf(status.Agent)
+		replica := status.Replica
+		if replica == "" {
+			// No replica has subscribed, or none has to a controller that has just
+			// started: clients stay where they are.
+			replica = replicaIn(bmc.Status.Frontend, protocol)
+		}
+		pod, err := r.pod(ctx, w, replica)
+		if err != nil {
+			return reconcile.Result{}, err
+		}
+		want := sliceOf(w, protocol, r.ports.ofBMC(&w), pod)
+		wants[want.name] = want
+	}
+	for i := range has.Items {
+		is := &has.Items[i]
+		want, ok := wants[is.Name]
+		switch {
+		case ok && want.inSync(is):
+			delete(wants, is.Name)
+		case ok && ownedBy(is, w.uid) && is.AddressType == want.family:
+		case !ownedBy(is, w.uid):
+		default:
+			// Not served any more, or of another family, which can't be changed.
+			uid := is.UID
+			if err := r.client.Delete(ctx, is, client.Preconditions{UID: &uid}); client.IgnoreNotFound(err) != nil {
+				return reconcile.Result{}, fmt.Errorf("delete EndpointSlice %s: %w", is.Name, err)
+			}
+		}
+	}
+	for _, want := range wants {
+		if err := r.client.Apply(ctx, want.apply(), client.ForceOwnership, client.FieldOwner(fieldManager)); err != nil {
+			if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+				return reconcile.Result{}, nil
+			}
+			return reconcile.Result{}, fmt.Errorf("apply EndpointSlice %s: %w", want.name, err)
+		}
+	}
+	return reconcile.Result{}, nil
+}
+
+// pod returns the pod of a replica; nil: there is none, or it has no address yet.
+func (r *routing) pod(ctx context.Context, w wanted, replica string) (*corev1.Pod, error) {
+	if replica == "" {
+		return nil, nil
+	}
+	namespace := r.namespace
+	if w.agent() != "" {
+		namespace = w.ref.Namespace
+	}
+	var pod corev1.Pod
+	err := r.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: replica}, &pod)
+	if apierrors.IsNotFound(err) || err == nil && pod.Status.PodIP == "" {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find pod of replica %s: %w", replica, err)
+	}
+	return &pod, nil
+}

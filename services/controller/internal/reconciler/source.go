@@ -1,0 +1,742 @@
+// SPDX-FileCopyrightText: The KubeVirtBMC Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package reconciler
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"kubevirtbmc.dev/api/v1beta1"
+	"kubevirtbmc.dev/pkg/logkey"
+	registryv1 "kubevirtbmc.dev/proto/gen/go/bmc/registry/v1"
+	"kubevirtbmc.dev/services/controller/internal/agent"
+	"kubevirtbmc.dev/services/controller/internal/certificate"
+	"kubevirtbmc.dev/services/controller/internal/port"
+	"kubevirtbmc.dev/services/controller/internal/registry"
+)
+
+const (
+	// EventSource is the component that events of the controller come from.
+	EventSource = "virtbmc-controller"
+	// leaseName is the Lease of the leader.
+	leaseName = "controller.bmc.kubevirt.io"
+	// A leader that ends gives its Lease back; after one that dies, or can't reach
+	// the API server, another leads leaseTime later.
+	leaseTime  = 10 * time.Second
+	renewTime  = 7 * time.Second
+	retryLease = time.Second
+
+	// DefaultDiscoveryInterval is how often the controller looks for KubeVirt's
+	// and CDI's APIs.
+	DefaultDiscoveryInterval = 10 * time.Second
+
+	// Workers, and the requests a second that they may send.
+	bmcWorkers      = 8
+	bmcRequests     = 200
+	routingWorkers  = 32
+	routingRequests = 1000
+)
+
+// Accounts knows accounts of BMCs beyond those of their Secrets.
+type Accounts interface {
+	Accounts(ctx context.Context, bmc registry.Ref) ([]*registryv1.Account, error)
+}
+
+// Webhooks are the admission webhooks of the controllers.
+type Webhooks interface {
+	// Problem is why the API server does not call them; empty: it does, as far as
+	// is known.
+	Problem() string
+	// Lead works while this controller leads, until the context ends. It calls
+	// changed after each change of the problem.
+	Lead(ctx context.Context, changed func()) error
+}
+
+// Config of a source.
+type Config struct {
+	// REST is how to reach the cluster.
+	REST *rest.Config
+	// Log and Metrics are needed.
+	Log     *slog.Logger
+	Metrics prometheus.Registerer
+	// Namespace is the controller's own: that of its Lease and of the shared
+	// frontends' pods.
+	Namespace string
+	// Namespaces whose BMCs are served; empty: all.
+	Namespaces []string
+	// Ports that frontends serve BMCs at.
+	Ports port.Range
+	// Defaults are what BMCs get that do not say otherwise.
+	Defaults Defaults
+	// Agents are what dedicated agents have in common.
+	Agents agent.Options
+	// Provision selects the machines that are given BMCs.
+	Provision Provision
+	// Certificates issues those of BMCs; nil: frontends serve their own.
+	Certificates Certificates
+	// ClusterDomain is the cluster's DNS domain.
+	ClusterDomain string
+	// DiscoveryInterval is how often others' APIs are looked for; 0:
+	// DefaultDiscoveryInterval.
+	DiscoveryInterval time.Duration
+	// RouteTime is what the cluster's nodes need to learn of a new endpoint, which is
+	// how long a BMC that could not be reached is not Ready yet when it is served; 0:
+	// registry.DefaultHandOverTime.
+	RouteTime time.Duration
+	// Webhooks are the admission webhooks; nil: there are none.
+	Webhooks Webhooks
+}
+
+// Source keeps the registry, and the cluster's objects, as VirtualMachineBMCs say.
+type Source struct {
+	config   Config
+	bmcs     queue
+	routes   queue
+	machines queue
+	start    *start
+	registry *registry.Registry
+	ports    *ports
+	manager  manager.Manager
+	apis     *apis
+	// draining keeps an older look at a pod from counting after a newer one.
+	draining sync.Mutex
+	reissue  chan struct{} // holds one token when there is another CA
+}
+
+// New makes a source.
+func New(config Config) (*Source, error) {
+	if config.REST == nil || config.Log == nil || config.Metrics == nil || config.Namespace == "" {
+		return nil, errors.New("make reconcilers: cluster, log, metrics and namespace are needed")
+	}
+	if config.DiscoveryInterval <= 0 {
+		config.DiscoveryInterval = DefaultDiscoveryInterval
+	}
+	if config.RouteTime <= 0 {
+		config.RouteTime = registry.DefaultHandOverTime
+	}
+	s := &Source{config: config, start: newStart(), ports: newPorts(config.Ports), reissue: make(chan struct{}, 1)}
+	if config.Certificates != nil {
+		config.Certificates.OnChange(func() {
+			select {
+			case s.reissue <- struct{}{}:
+			default:
+			}
+		})
+	}
+	var err error
+	if s.apis, err = newAPIs(config.Metrics); err != nil {
+		return nil, err
+	}
+	for transport, allocator := range map[string]*port.Allocator[portOwner]{"udp": s.ports.udp, "tcp": s.ports.tcp} {
+		if err := config.Metrics.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "vbmc_controller_ports_free", Help: "Ports that no BMC has, by transport.", ConstLabels: prometheus.Labels{"transport": transport},
+		}, func() float64 { return float64(allocator.Free()) })); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// StatusChanged implements registry.Observer.
+func (s *Source) StatusChanged(ref registry.Ref) {
+	s.routes.add(ref)
+	s.bmcs.add(ref)
+}
+
+// ReplicasChanged implements registry.Observer.
+func (s *Source) ReplicasChanged(protocol registryv1.Protocol) {
+	if s.registry == nil {
+		return
+	}
+	for _, replica := range s.registry.Replicas(protocol) {
+		s.drain(context.Background(), replica.ReplicaID)
+	}
+}
+
+// AccountsChanged says that a BMC's further accounts may have changed.
+func (s *Source) AccountsChanged(ref registry.Ref) { s.bmcs.add(ref) }
+
+// Run works until the context ends, as the leader of the controllers or while
+// another is. The leader runs the registry. An error ends the process, as when
+// it is no longer the leader.
+func (s *Source) Run(ctx context.Context, bmcs *registry.Registry, accounts Accounts) error {
+	s.registry = bmcs
+	if err := s.setup(ctx, accounts); err != nil {
+		return err
+	}
+	if err := s.manager.Start(ctx); err != nil {
+		return fmt.Errorf("run controllers: %w", err)
+	}
+	return nil
+}
+
+// setup makes the controllers.
+func (s *Source) setup(ctx context.Context, accounts Accounts) error {
+	log := logr.FromSlogHandler(s.config.Log.Handler())
+	ctrllog.SetLogger(log)
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{v1beta1.AddToScheme, corev1.AddToScheme, discoveryv1.AddToScheme, appsv1.AddToScheme, rbacv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return err
+		}
+	}
+	requests := rest.CopyConfig(s.config.REST)
+	requests.QPS, requests.Burst = bmcRequests, 2*bmcRequests
+	var err error
+	s.manager, err = ctrl.NewManager(requests, ctrl.Options{
+		Scheme: scheme, Logger: log,
+		Cache:   s.cacheOptions(),
+		Metrics: server.Options{BindAddress: "0"},
+		// Two controllers of one process are for tests.
+		Controller: config.Controller{SkipNameValidation: ptr.To(true)},
+		// The others wait, with filled caches.
+		LeaderElection: true, LeaderElectionID: leaseName, LeaderElectionNamespace: s.config.Namespace,
+		LeaderElectionReleaseOnCancel: true,
+		LeaseDuration:                 ptr.To(leaseTime), RenewDeadline: ptr.To(renewTime), RetryPeriod: ptr.To(retryLease),
+	})
+	if err != nil {
+		return fmt.Errorf("make controllers: %w", err)
+	}
+	if err := s.setupAPIs(ctx); err != nil {
+		return err
+	}
+	if err := s.setupIndexes(ctx); err != nil {
+		return err
+	}
+	if err := s.setupBMCs(accounts); err != nil {
+		return err
+	}
+	if err := s.setupRouting(); err != nil {
+		return err
+	}
+	if err := s.setupProvisioning(); err != nil {
+		return err
+	}
+	if s.config.Webhooks != nil {
+		if err := s.manager.Add(manager.RunnableFunc(func(ctx context.Context) error {
+			return s.config.Webhooks.Lead(ctx, func() { s.addAll(ctx) })
+		})); err != nil {
+			return err
+		}
+	}
+	return s.manager.Add(manager.RunnableFunc(s.lead))
+}
+
+func (s *Source) setupAPIs(ctx context.Context) error {
+	requests := rest.CopyConfig(s.config.REST)
+	client, err := discovery.NewDiscoveryClientForConfig(requests)
+	if err != nil {
+		return fmt.Errorf("make discovery client: %w", err)
+	}
+	s.apis.discovery, s.apis.log, s.apis.interval = client, s.config.Log, s.config.DiscoveryInterval
+	s.apis.needCertManager = s.config.Certificates != nil && s.config.Certificates.Issuer() == certificate.CertManager
+	s.apis.machines = func() (cache.Cache, error) {
+		return cache.New(requests, cache.Options{
+			DefaultNamespaces: s.namespaces(), DefaultTransform: s.machineTransform(), ReaderFailOnMissingInformer: true,
+		})
+	}
+	s.apis.changed = func() {
+		s.addAll(ctx)
+		s.addMachines(ctx)
+	}
+	s.apis.machineChanged = func(namespace, name string) { s.machineChanged(ctx, namespace, name) }
+	return s.manager.Add(s.apis)
+}
+
+func (s *Source) namespaces() map[string]cache.Config {
+	if len(s.config.Namespaces) == 0 {
+		return nil
+	}
+	namespaces := map[string]cache.Config{}
+	for _, namespace := range s.config.Namespaces {
+		namespaces[namespace] = cache.Config{}
+	}
+	return namespaces
+}
+
+// cacheOptions keep no more of the cluster than is looked at.
+func (s *Source) cacheOptions() cache.Options {
+	has, err := labels.NewRequirement(v1beta1.LabelVirtualMachineBMCName, selection.Exists, nil)
+	if err != nil {
+		panic(err) // The key is a constant.
+	}
+	pods := map[string]cache.Config{s.config.Namespace: {}}
+	if s.config.Agents.Enabled() {
+		for _, namespace := range s.config.Namespaces {
+			if namespace != s.config.Namespace {
+				pods[namespace] = cache.Config{LabelSelector: labels.NewSelector().Add(*has)}
+			}
+		}
+		if len(s.config.Namespaces) == 0 {
+			pods[cache.AllNamespaces] = cache.Config{LabelSelector: labels.NewSelector().Add(*has)}
+		}
+	}
+	options := cache.Options{
+		DefaultNamespaces: s.namespaces(),
+		DefaultTransform:  cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&corev1.Service{}: {Label: labels.NewSelector().Add(*has)},
+			// Those that Kubernetes makes of a selector have the Service's labels too.
+			&discoveryv1.EndpointSlice{}: {Label: labels.NewSelector().Add(*has)},
+			&corev1.Pod{}: {
+				Namespaces: pods,
+				Transform:  podAddress,
+			},
+			metadataOf(corev1.SchemeGroupVersion.WithKind("Secret")): {Transform: nameOnly},
+		},
+	}
+	whole, metadata := agent.Watched()
+	options.ByObject[whole] = cache.ByObject{Label: labels.NewSelector().Add(*has), Transform: agent.Trim}
+	for _, object := range metadata {
+		options.ByObject[object] = cache.ByObject{Label: agent.Selector()}
+	}
+	return options
+}
+
+// Names of the caches' indexes.
+const (
+	// indexMachine finds BMCs by their VirtualMachine.
+	indexMachine = "virtualMachine"
+	// indexSecret finds BMCs by their Secret.
+	indexSecret = "secret"
+	// indexCertificate finds BMCs by the Secret with their certificate.
+	indexCertificate = "certificate"
+	// indexBMC finds what belongs to a BMC.
+	indexBMC = "bmc"
+)
+
+func (s *Source) setupIndexes(ctx context.Context) error {
+	indexer := s.manager.GetFieldIndexer()
+	value := func(of func(*v1beta1.VirtualMachineBMC) string) client.IndexerFunc {
+		return func(object client.Object) []string {
+			if bmc, ok := object.(*v1beta1.VirtualMachineBMC); ok {
+				return []string{of(bmc)}
+			}
+			return nil
+		}
+	}
+	byLabel := func(object client.Object) []string {
+		return []string{object.GetLabels()[v1beta1.LabelVirtualMachineBMCName]}
+	}
+	for _, index := range []struct {
+		object client.Object
+		name   string
+		value  client.IndexerFunc
+	}{
+		{&v1beta1.VirtualMachineBMC{}, indexMachine, value(machineOf)},
+		{&v1beta1.VirtualMachineBMC{}, indexSecret, value(secretOf)},
+		{&v1beta1.VirtualMachineBMC{}, indexCertificate, value(certificateOf)},
+		{&corev1.Service{}, indexBMC, byLabel},
+		{&discoveryv1.EndpointSlice{}, indexBMC, byLabel},
+	} {
+		if err := indexer.IndexField(ctx, index.object, index.name, index.value); err != nil {
+			return fmt.Errorf("index %s: %w", index.name, err)
+		}
+	}
+	return nil
+}
+
+func (s *Source) setupBMCs(accounts Accounts) error {
+	r := &bmcs{
+		client: s.manager.GetClient(), live: s.manager.GetAPIReader(), registry: s.registry, apis: s.apis, ports: s.ports,
+		accounts: accounts, defaults: s.config.Defaults, events: s.manager.GetEventRecorder(EventSource), log: s.config.Log,
+		start: s.start, webhooks: s.webhooksProblem, routes: &s.routes, again: &s.bmcs,
+		waiting: map[registry.Ref]struct{}{}, secrets: map[registry.Ref]readSecret{}, applied: map[registry.Ref]service{},
+		routedSince: map[registry.Ref]time.Time{}, routeTime: s.config.RouteTime,
+		certificates: s.config.Certificates, domain: s.config.ClusterDomain,
+		provided: map[registry.Ref]*provided{}, issued: map[registry.Ref]*served{},
+	}
+	b := builder.ControllerManagedBy(s.manager).Named("virtualmachinebmc").
+		WithOptions(controller.Options{MaxConcurrentReconciles: bmcWorkers}).
+		// A BMC's machine may be another's too, who gets it or loses it.
+		Watches(&v1beta1.VirtualMachineBMC{}, s.bmcHandler()).
+		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(s.ofService)).
+		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, secret client.Object) []reconcile.Request {
+			return append(s.indexed(ctx, secret.GetNamespace(), indexSecret, secret.GetName()),
+				s.indexed(ctx, secret.GetNamespace(), indexCertificate, secret.GetName())...)
+		})).
+		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(ofLabel)).
+		WatchesRawSource(&s.bmcs)
+	if s.config.Agents.Enabled() {
+		if err := s.setupAgents(r, b); err != nil {
+			return err
+		}
+	}
+	return b.Complete(r)
+}
+
+// setupAgents makes what keeps dedicated agents. Without an image of theirs there
+// are none, and the controller needs no rights to their objects.
+func (s *Source) setupAgents(r *bmcs, b *builder.Builder) error {
+	r.agents = agent.New(agent.Config{Options: s.config.Agents, Client: r.client, Live: r.live, FieldManager: fieldManager})
+	whole, metadata := agent.Watched()
+	b.Watches(whole, handler.EnqueueRequestsFromMapFunc(ofLabel))
+	for _, object := range metadata {
+		b.WatchesMetadata(object, handler.EnqueueRequestsFromMapFunc(ofLabel))
+	}
+	return s.manager.Add(manager.RunnableFunc(func(ctx context.Context) error {
+		s.config.Agents.WatchCA(ctx, func() { s.addAll(ctx) })
+		return nil
+	}))
+}
+
+// webhooksProblem is why admission webhooks are not called; empty: they are.
+func (s *Source) webhooksProblem() string {
+	if s.config.Webhooks == nil {
+		return "the controller has no admission webhooks"
+	}
+	return s.config.Webhooks.Problem()
+}
+
+func (s *Source) setupRouting() error {
+	requests := rest.CopyConfig(s.config.REST)
+	requests.QPS, requests.Burst = routingRequests, 2*routingRequests
+	own, err := client.New(requests, client.Options{
+		Scheme: s.manager.GetScheme(), Mapper: s.manager.GetRESTMapper(),
+		Cache: &client.CacheOptions{Reader: s.manager.GetCache()},
+	})
+	if err != nil {
+		return fmt.Errorf("make client of routing: %w", err)
+	}
+	r := &routing{
+		client: own, registry: s.registry, ports: s.ports, defaults: s.config.Defaults, start: s.start, namespace: s.config.Namespace,
+	}
+	return builder.ControllerManagedBy(s.manager).Named("routing").
+		WithOptions(controller.Options{MaxConcurrentReconciles: routingWorkers}).
+		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(ofLabel)).
+		Watches(&corev1.Pod{}, handler.Funcs{
+			CreateFunc: func(ctx context.Context, e event.CreateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+				s.podChanged(ctx, e.Object, q)
+			},
+			UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+				s.podChanged(ctx, e.ObjectNew, q)
+			},
+			DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+				s.podChanged(ctx, e.Object, q)
+			},
+		}, builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
+		WatchesRawSource(&s.routes).
+		Complete(r)
+}
+
+// lead runs the registry once all BMCs are known.
+func (s *Source) lead(ctx context.Context) error {
+	select {
+	case <-s.apis.known:
+	case <-ctx.Done():
+		return nil
+	}
+	if s.config.Certificates != nil {
+		// Nobody is told of a BMC without its certificate because of a CA that has
+		// not been read yet.
+		select {
+		case <-s.config.Certificates.Known():
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	list, err := s.list(ctx)
+	if err != nil {
+		return err
+	}
+	s.ports.restore(list)
+	refs := make([]registry.Ref, len(list))
+	var expected []registry.ReplicaID
+	seen := map[registry.ReplicaID]bool{}
+	for i, bmc := range list {
+		refs[i] = registry.Ref{Namespace: bmc.Namespace, Name: bmc.Name}
+		for _, protocol := range protocols {
+			id := registry.ReplicaID{Protocol: protocol, Name: replicaIn(bmc.Status.Frontend, protocol)}
+			if wanted := wantedOf(bmc, s.config.Defaults); seen[id] || wanted.agent() != "" || !s.hasPod(ctx, id.Name) {
+				continue
+			}
+			seen[id] = true
+			expected = append(expected, id)
+		}
+	}
+	s.config.Log.InfoContext(ctx, "this controller leads", "bmcs", len(list))
+	s.start.begin(refs)
+	var group sync.WaitGroup
+	defer group.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	group.Go(func() {
+		select {
+		case <-s.start.empty:
+		case <-time.After(openTime):
+			s.config.Log.WarnContext(ctx, "some BMCs can't be reconciled; the registry opens without them", "bmcs", s.start.left())
+		case <-ctx.Done():
+			return
+		}
+		s.registry.Open(expected...)
+	})
+	group.Go(func() {
+		for {
+			select {
+			case <-s.reissue:
+				s.addAll(ctx)
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	return s.registry.Run(ctx)
+}
+
+// hasPod tells whether a pod of the shared frontends is there and stays.
+func (s *Source) hasPod(ctx context.Context, name string) bool {
+	if name == "" {
+		return false
+	}
+	var pod corev1.Pod
+	err := s.manager.GetClient().Get(ctx, client.ObjectKey{Namespace: s.config.Namespace, Name: name}, &pod)
+	return err == nil && pod.DeletionTimestamp == nil
+}
+
+// drain tells the registry whether a replica's pod is ending.
+func (s *Source) drain(ctx context.Context, id registry.ReplicaID) {
+	namespace := s.config.Namespace
+	if id.Agent != "" {
+		namespace = agent.NamespaceOf(id.Agent)
+	}
+	s.draining.Lock()
+	defer s.draining.Unlock()
+	var pod corev1.Pod
+	if s.manager.GetClient().Get(ctx, client.ObjectKey{Namespace: namespace, Name: id.Name}, &pod) != nil {
+		return
+	}
+	for _, id.Protocol = range protocols {
+		s.registry.SetDraining(id, pod.DeletionTimestamp != nil)
+	}
+}
+
+// podChanged looks again at the BMCs of a pod.
+func (s *Source) podChanged(ctx context.Context, pod client.Object, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+	if requests := ofLabel(ctx, pod); len(requests) > 0 { // It is an agent's.
+		if pod, ok := pod.(*corev1.Pod); ok {
+			s.drain(ctx, registry.ReplicaID{Agent: agent.IdentityOf(pod), Name: pod.Name})
+		}
+		q.Add(requests[0])
+		return
+	}
+	s.drain(ctx, registry.ReplicaID{Name: pod.GetName()})
+	list, err := s.list(ctx)
+	if err != nil {
+		s.config.Log.ErrorContext(ctx, "can't list BMCs", logkey.Error, err.Error())
+		return
+	}
+	for _, bmc := range list {
+		ref := registry.Ref{Namespace: bmc.Namespace, Name: bmc.Name}
+		for _, protocol := range protocols {
+			status, _ := s.registry.Status(ref, protocol)
+			if status.Replica == pod.GetName() || replicaIn(bmc.Status.Frontend, protocol) == pod.GetName() {
+				q.Add(requestFor(ref))
+			}
+		}
+	}
+}
+
+// list returns all BMCs, the oldest first.
+func (s *Source) list(ctx context.Context) ([]*v1beta1.VirtualMachineBMC, error) {
+	var all v1beta1.VirtualMachineBMCList
+	if err := s.manager.GetCache().List(ctx, &all); err != nil {
+		return nil, fmt.Errorf("list BMCs: %w", err)
+	}
+	return byAge(all.Items), nil
+}
+
+func (s *Source) addAll(ctx context.Context) {
+	list, err := s.list(ctx)
+	if err != nil {
+		s.config.Log.ErrorContext(ctx, "can't list BMCs", logkey.Error, err.Error())
+		return
+	}
+	for _, bmc := range list {
+		s.bmcs.add(registry.Ref{Namespace: bmc.Namespace, Name: bmc.Name})
+	}
+}
+
+func (s *Source) machineChanged(ctx context.Context, namespace, name string) {
+	s.machines.add(registry.Ref{Namespace: namespace, Name: name})
+	for _, request := range s.indexed(ctx, namespace, indexMachine, name) {
+		s.bmcs.add(registry.Ref{Namespace: request.Namespace, Name: request.Name})
+	}
+}
+
+// indexed returns the BMCs that an index has under a value.
+func (s *Source) indexed(ctx context.Context, namespace, index, value string) []reconcile.Request {
+	var list v1beta1.VirtualMachineBMCList
+	if err := s.manager.GetClient().List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{index: value}); err != nil {
+		s.config.Log.ErrorContext(ctx, "can't list BMCs", logkey.Error, err.Error())
+		return nil
+	}
+	requests := make([]reconcile.Request, len(list.Items))
+	for i := range list.Items {
+		requests[i] = requestFor(registry.Ref{Namespace: namespace, Name: list.Items[i].Name})
+	}
+	return requests
+}
+
+// bmcHandler looks at a BMC and at those that name the same machine.
+func (s *Source) bmcHandler() handler.EventHandler {
+	add := func(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request], objects ...client.Object) {
+		for _, object := range objects {
+			bmc, ok := object.(*v1beta1.VirtualMachineBMC)
+			if !ok {
+				continue
+			}
+			q.Add(requestFor(registry.Ref{Namespace: bmc.Namespace, Name: bmc.Name}))
+			if machine := machineOf(bmc); machine != "" {
+				for _, request := range s.indexed(ctx, bmc.Namespace, indexMachine, machine) {
+					q.Add(request)
+				}
+			}
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			add(ctx, q, e.Object)
+		},
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			add(ctx, q, e.ObjectOld, e.ObjectNew)
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			add(ctx, q, e.Object)
+		},
+	}
+}
+
+// ofService returns the BMC that a Service belongs to, and those that wait for
+// its name.
+func (s *Source) ofService(ctx context.Context, service client.Object) []reconcile.Request {
+	return append(ofLabel(ctx, service), s.indexed(ctx, service.GetNamespace(), indexMachine, service.GetLabels()[v1beta1.LabelVMName])...)
+}
+
+// ofLabel returns the BMC that an object belongs to.
+func ofLabel(_ context.Context, object client.Object) []reconcile.Request {
+	name := object.GetLabels()[v1beta1.LabelVirtualMachineBMCName]
+	if name == "" {
+		return nil
+	}
+	return []reconcile.Request{requestFor(registry.Ref{Namespace: object.GetNamespace(), Name: name})}
+}
+
+func requestFor(ref registry.Ref) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}}
+}
+
+// queue passes BMCs on to a controller. Before the controller has begun it drops
+// them: it begins with all.
+type queue struct {
+	mu sync.RWMutex
+	to workqueue.TypedRateLimitingInterface[reconcile.Request]
+}
+
+var _ source.Source = (*queue)(nil)
+
+// Start implements source.Source.
+func (q *queue) Start(_ context.Context, to workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.to = to
+	return nil
+}
+
+func (q *queue) add(ref registry.Ref) {
+	q.mu.RLock()
+	defer q.mu.RUnlock()
+	if q.to != nil {
+		q.to.Add(requestFor(ref))
+	}
+}
+
+// nameOnly leaves of an object's metadata what identifies it.
+func nameOnly(in any) (any, error) {
+	if object, ok := in.(client.Object); ok {
+		object.SetLabels(nil)
+		object.SetAnnotations(nil)
+		object.SetManagedFields(nil)
+		object.SetOwnerReferences(nil)
+		object.SetFinalizers(nil)
+	}
+	return in, nil
+}
+
+// machineTransform leaves of a VirtualMachine what is looked at.
+func (s *Source) machineTransform() func(any) (any, error) {
+	if s.config.Provision.Machines == nil {
+		return nameOnly
+	}
+	return func(in any) (any, error) {
+		object, ok := in.(client.Object)
+		if !ok {
+			return in, nil
+		}
+		labels := object.GetLabels()
+		out, err := nameOnly(in)
+		object.SetLabels(labels)
+		return out, err
+	}
+}
+
+// podAddress leaves of a pod where it is, and whose if it is an agent's.
+func podAddress(in any) (any, error) {
+	pod, ok := in.(*corev1.Pod)
+	if !ok {
+		return nameOnly(in)
+	}
+	bmc, has := pod.Labels[v1beta1.LabelVirtualMachineBMCName]
+	pod.Spec = corev1.PodSpec{NodeName: pod.Spec.NodeName, ServiceAccountName: pod.Spec.ServiceAccountName}
+	pod.Status = corev1.PodStatus{PodIP: pod.Status.PodIP}
+	if _, err := nameOnly(pod); err != nil {
+		return nil, err
+	}
+	if has {
+		pod.Labels = map[string]string{v1beta1.LabelVirtualMachineBMCName: bmc}
+	}
+	return pod, nil
+}
+
+// convert copies what an API server answered.
+func convert(from, to any) error {
+	content, err := json.Marshal(from)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(content, to)
+}

@@ -1,0 +1,116 @@
+// SPDX-FileCopyrightText: The KubeVirtBMC Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package reconciler
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"kubevirtbmc.dev/api/v1beta1"
+)
+
+func TestWantedOf(t *testing.T) {
+	t.Parallel()
+	on, off, network := true, false, "lab/bmc"
+	for name, tc := range map[string]struct {
+		spec      v1beta1.VirtualMachineBMCSpec
+		defaults  Defaults
+		listeners []listener
+		mode      v1beta1.FrontendMode
+	}{
+		"a BMC that says nothing": {
+			listeners: []listener{listenHTTPS}, mode: v1beta1.FrontendModeShared,
+		},
+		"the defaults of the first lines": {
+			defaults: Defaults{IPMI: true, HTTP: true}, listeners: []listener{listenIPMI, listenHTTPS, listenHTTP}, mode: v1beta1.FrontendModeShared,
+		},
+		"what it says counts more than defaults": {
+			spec: v1beta1.VirtualMachineBMCSpec{
+				IPMI:    &v1beta1.IPMISpec{Enabled: &off},
+				Redfish: &v1beta1.RedfishSpec{HTTPS: &v1beta1.RedfishHTTPSSpec{Enabled: &off}, HTTP: &v1beta1.RedfishHTTPSpec{Enabled: &on}},
+			},
+			defaults: Defaults{IPMI: true}, listeners: []listener{listenHTTP}, mode: v1beta1.FrontendModeShared,
+		},
+		"IPMI alone": {
+			spec: v1beta1.VirtualMachineBMCSpec{
+				IPMI: &v1beta1.IPMISpec{Enabled: &on}, Redfish: &v1beta1.RedfishSpec{HTTPS: &v1beta1.RedfishHTTPSSpec{Enabled: &off}},
+			},
+			listeners: []listener{listenIPMI}, mode: v1beta1.FrontendModeShared,
+		},
+		"nothing at all": {
+			spec: v1beta1.VirtualMachineBMCSpec{Redfish: &v1beta1.RedfishSpec{HTTPS: &v1beta1.RedfishHTTPSSpec{Enabled: &off}}},
+			mode: v1beta1.FrontendModeShared,
+		},
+		"a network of its own": {
+			spec: v1beta1.VirtualMachineBMCSpec{NetworkRef: &network}, listeners: []listener{listenHTTPS}, mode: v1beta1.FrontendModeDedicated,
+		},
+		"a mode by default": {
+			defaults: Defaults{Mode: v1beta1.FrontendModeDedicated}, listeners: []listener{listenHTTPS}, mode: v1beta1.FrontendModeDedicated,
+		},
+		"a mode of its own": {
+			spec:     v1beta1.VirtualMachineBMCSpec{Frontend: &v1beta1.FrontendSpec{Mode: v1beta1.FrontendModeShared}},
+			defaults: Defaults{Mode: v1beta1.FrontendModeDedicated}, listeners: []listener{listenHTTPS}, mode: v1beta1.FrontendModeShared,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := wantedOf(&v1beta1.VirtualMachineBMC{Spec: tc.spec}, tc.defaults)
+			if diff := cmp.Diff(tc.listeners, w.listeners()); diff != "" {
+				t.Errorf("listeners (-want +got):\n%s", diff)
+			}
+			if w.mode != tc.mode {
+				t.Errorf("mode %s, want %s", w.mode, tc.mode)
+			}
+			if (w.agent() != "") != (tc.mode == v1beta1.FrontendModeDedicated) {
+				t.Errorf("agent %q in mode %s", w.agent(), w.mode)
+			}
+			for _, l := range w.listeners() {
+				found := 0
+				for _, protocol := range w.protocols() {
+					if slices.Contains(listenersOf(w, protocol), l) {
+						found++
+					}
+				}
+				if found != 1 {
+					t.Errorf("listener %d belongs to %d protocols", l, found)
+				}
+			}
+		})
+	}
+}
+
+func TestTakenBy(t *testing.T) {
+	t.Parallel()
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	bmc := func(name string, age time.Duration) v1beta1.VirtualMachineBMC {
+		return v1beta1.VirtualMachineBMC{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), CreationTimestamp: metav1.NewTime(start.Add(-age))}}
+	}
+	going := bmc("going", time.Hour)
+	going.DeletionTimestamp = &metav1.Time{Time: start}
+	for name, tc := range map[string]struct {
+		others []v1beta1.VirtualMachineBMC
+		want   string
+	}{
+		"it is alone":                     {nil, ""},
+		"it is the oldest":                {[]v1beta1.VirtualMachineBMC{bmc("a", 0)}, ""},
+		"another is older":                {[]v1beta1.VirtualMachineBMC{bmc("a", 0), bmc("z", time.Minute)}, "z"},
+		"the oldest of all has it":        {[]v1beta1.VirtualMachineBMC{bmc("y", time.Minute), bmc("z", time.Hour)}, "z"},
+		"the name decides within second":  {[]v1beta1.VirtualMachineBMC{bmc("a", time.Second)}, "a"},
+		"the name decides for it as well": {[]v1beta1.VirtualMachineBMC{bmc("n", time.Second)}, ""},
+		"one that is being deleted":       {[]v1beta1.VirtualMachineBMC{going}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			this := bmc("m", time.Second)
+			if got := takenBy(&this, append(tc.others, this)); got != tc.want {
+				t.Errorf("taken by %q, want %q", got, tc.want)
+			}
+		})
+	}
+}

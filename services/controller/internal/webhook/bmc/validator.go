@@ -1,0 +1,272 @@
+// SPDX-FileCopyrightText: The KubeVirtBMC Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package bmc
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"kubevirtbmc.dev/api/v1beta1"
+	"kubevirtbmc.dev/services/controller/internal/credential"
+)
+
+// Paths at which the API server finds the webhooks.
+const (
+	// ValidatePath is the validating webhook's.
+	ValidatePath = "/validate-bmc-kubevirt-io-v1beta1-virtualmachinebmc"
+	// MutatePath is where earlier lines had a mutating webhook that changed
+	// nothing.
+	MutatePath = "/mutate-bmc-kubevirt-io-v1beta1-virtualmachinebmc"
+)
+
+// serviceSuffix follows the machine's name in the name of a BMC's Service.
+const serviceSuffix = "-virtbmc"
+
+var (
+	kind           = schema.GroupKind{Group: v1beta1.GroupVersion.Group, Kind: "VirtualMachineBMC"}
+	virtualMachine = schema.GroupVersionKind{Group: "kubevirt.io", Version: "v1", Kind: "VirtualMachine"}
+
+	specPath        = field.NewPath("spec")
+	machinePath     = specPath.Child("virtualMachineRef", "name")
+	secretPath      = specPath.Child("authSecretRef", "name")
+	certificatePath = specPath.Child("redfish", "https", "certificateSecretRef", "name")
+	servicePath     = specPath.Child("service")
+)
+
+// Validator validates VirtualMachineBMCs. It implements admission.Validator.
+type Validator struct {
+	// Live reads Secrets and VirtualMachines by name, and lists VirtualMachineBMCs,
+	// from the API server rather than from a cache.
+	Live client.Reader
+	// IPMI tells whether IPMI is served where an object does not say.
+	IPMI bool
+}
+
+var _ admission.Validator[*v1beta1.VirtualMachineBMC] = (*Validator)(nil)
+
+// ValidateCreate validates a new BMC.
+func (v *Validator) ValidateCreate(ctx context.Context, bmc *v1beta1.VirtualMachineBMC) (admission.Warnings, error) {
+	return v.validate(ctx, &v1beta1.VirtualMachineBMC{}, bmc)
+}
+
+// ValidateUpdate validates what changes of a BMC.
+func (v *Validator) ValidateUpdate(ctx context.Context, before, bmc *v1beta1.VirtualMachineBMC) (admission.Warnings, error) {
+	if bmc.DeletionTimestamp != nil {
+		return nil, nil
+	}
+	return v.validate(ctx, before, bmc)
+}
+
+// ValidateDelete lets every BMC go.
+func (v *Validator) ValidateDelete(context.Context, *v1beta1.VirtualMachineBMC) (admission.Warnings, error) {
+	return nil, nil
+}
+
+func (v *Validator) validate(ctx context.Context, before, bmc *v1beta1.VirtualMachineBMC) (admission.Warnings, error) {
+	c := check{v: v, bmc: bmc}
+	if before.Name == "" {
+		c.name()
+	}
+	if machine := machineOf(bmc); before.Name == "" || machine != machineOf(before) {
+		if err := c.machine(ctx, machine); err != nil {
+			return nil, err
+		}
+	}
+	name := secretOf(bmc)
+	switch {
+	case before.Name == "" || name != secretOf(before):
+		if err := c.secret(ctx, name, true); err != nil {
+			return nil, err
+		}
+	case v.ipmi(bmc) && !v.ipmi(before):
+		if err := c.secret(ctx, name, false); err != nil {
+			return nil, err
+		}
+	}
+	if err := c.certificate(ctx, before); err != nil {
+		return nil, err
+	}
+	c.service(before)
+	if len(c.errs) > 0 {
+		return c.warnings, apierrors.NewInvalid(kind, bmc.Name, c.errs)
+	}
+	return c.warnings, nil
+}
+
+// ipmi tells whether a BMC is served over IPMI.
+func (v *Validator) ipmi(bmc *v1beta1.VirtualMachineBMC) bool {
+	if ipmi := bmc.Spec.IPMI; ipmi != nil && ipmi.Enabled != nil {
+		return *ipmi.Enabled
+	}
+	return v.IPMI
+}
+
+func machineOf(bmc *v1beta1.VirtualMachineBMC) string {
+	if bmc.Spec.VirtualMachineRef == nil {
+		return ""
+	}
+	return bmc.Spec.VirtualMachineRef.Name
+}
+
+func secretOf(bmc *v1beta1.VirtualMachineBMC) string {
+	if bmc.Spec.AuthSecretRef == nil {
+		return ""
+	}
+	return bmc.Spec.AuthSecretRef.Name
+}
+
+func certificateOf(bmc *v1beta1.VirtualMachineBMC) string {
+	if redfish := bmc.Spec.Redfish; redfish != nil && redfish.HTTPS != nil && redfish.HTTPS.CertificateSecretRef != nil {
+		return redfish.HTTPS.CertificateSecretRef.Name
+	}
+	return ""
+}
+
+// check is the validation of one BMC.
+type check struct {
+	v        *Validator
+	bmc      *v1beta1.VirtualMachineBMC
+	errs     field.ErrorList
+	warnings admission.Warnings
+}
+
+func (c *check) refuse(err *field.Error) { c.errs = append(c.errs, err) }
+
+func (c *check) warn(path *field.Path, format string, args ...any) {
+	c.warnings = append(c.warnings, fmt.Sprintf("%s: %s", path, fmt.Sprintf(format, args...)))
+}
+
+// name checks the BMC's own name, which is a label of what belongs to it.
+func (c *check) name() {
+	if len(c.bmc.Name) > validation.LabelValueMaxLength {
+		c.refuse(field.TooLong(field.NewPath("metadata", "name"), c.bmc.Name, validation.LabelValueMaxLength))
+	}
+}
+
+// machine checks a machine that the BMC names anew.
+func (c *check) machine(ctx context.Context, machine string) error {
+	if machine == "" {
+		c.refuse(field.Required(machinePath, "names the VirtualMachine that the BMC is for"))
+		return nil
+	}
+	for _, problem := range validation.IsDNS1035Label(machine + serviceSuffix) {
+		c.refuse(field.Invalid(machinePath, machine, fmt.Sprintf("the BMC's Service can't be named %s: %s", machine+serviceSuffix, problem)))
+	}
+	vm := &metav1.PartialObjectMetadata{}
+	vm.SetGroupVersionKind(virtualMachine)
+	switch err := c.v.Live.Get(ctx, client.ObjectKey{Namespace: c.bmc.Namespace, Name: machine}, vm); {
+	case meta.IsNoMatchError(err):
+		c.refuse(field.Invalid(machinePath, machine, "KubeVirt is not installed: its API is not served"))
+	case apierrors.IsNotFound(err):
+		c.refuse(field.NotFound(machinePath, machine))
+	case err != nil:
+		return fmt.Errorf("read VirtualMachine %s: %w", machine, err)
+	}
+	var all v1beta1.VirtualMachineBMCList
+	if err := c.v.Live.List(ctx, &all, client.InNamespace(c.bmc.Namespace)); err != nil {
+		return fmt.Errorf("list BMCs: %w", err)
+	}
+	for n := range all.Items {
+		if other := &all.Items[n]; other.Name != c.bmc.Name && other.DeletionTimestamp == nil && machineOf(other) == machine {
+			c.refuse(field.Invalid(machinePath, machine, fmt.Sprintf("the machine has a BMC already: VirtualMachineBMC %s", other.Name)))
+			break
+		}
+	}
+	return nil
+}
+
+// secret checks the Secret: all of it, or for IPMI alone.
+func (c *check) secret(ctx context.Context, name string, all bool) error {
+	if name == "" {
+		if all {
+			c.refuse(field.Required(secretPath, "names the Secret with the BMC's account"))
+		}
+		return nil
+	}
+	var secret corev1.Secret
+	if err := c.v.Live.Get(ctx, client.ObjectKey{Namespace: c.bmc.Namespace, Name: name}, &secret); err != nil {
+		if !apierrors.IsNotFound(err) {
+			return fmt.Errorf("read Secret %s: %w", name, err)
+		}
+		if all {
+			c.refuse(field.NotFound(secretPath, name))
+		}
+		return nil
+	}
+	has := credential.Parse(secret.Data)
+	if all && has.RedfishProblem != "" {
+		c.refuse(field.Invalid(secretPath, name, has.RedfishProblem))
+		return nil
+	}
+	switch {
+	case !c.v.ipmi(c.bmc) || has.IPMIProblem == "":
+	case c.bmc.Spec.IPMI != nil && c.bmc.Spec.IPMI.Enabled != nil:
+		c.refuse(field.Invalid(secretPath, name, has.IPMIProblem))
+	default: // Nobody has asked for IPMI here.
+		c.warn(secretPath, "nobody can log in over IPMI: %s", has.IPMIProblem)
+	}
+	return nil
+}
+
+// certificate warns of a Secret that is no certificate of Redfish, where it is
+// named anew: HTTPS is not served until it is.
+func (c *check) certificate(ctx context.Context, before *v1beta1.VirtualMachineBMC) error {
+	name := certificateOf(c.bmc)
+	if name == "" || name == certificateOf(before) {
+		return nil
+	}
+	var secret corev1.Secret
+	switch err := c.v.Live.Get(ctx, client.ObjectKey{Namespace: c.bmc.Namespace, Name: name}, &secret); {
+	case apierrors.IsNotFound(err):
+		c.warn(certificatePath, "Secret %s does not exist", name)
+	case err != nil:
+		return fmt.Errorf("read Secret %s: %w", name, err)
+	default:
+		if _, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey]); err != nil {
+			c.warn(certificatePath, "Secret %s has no certificate with its key: %s", name, err)
+		}
+	}
+	return nil
+}
+
+// reserved are labels of the Service that are the controller's own.
+var reserved = []string{v1beta1.LabelVirtualMachineBMCName, v1beta1.LabelVMName}
+
+// service checks what the BMC wants of its Service, where that changes.
+func (c *check) service(before *v1beta1.VirtualMachineBMC) {
+	service := c.bmc.Spec.Service
+	if service == nil {
+		return
+	}
+	former := before.Spec.Service
+	if former == nil {
+		former = &v1beta1.ServiceSpec{}
+	}
+	if !maps.Equal(service.Labels, former.Labels) {
+		c.errs = append(c.errs, metav1validation.ValidateLabels(service.Labels, servicePath.Child("labels"))...)
+		for _, key := range slices.Sorted(slices.Values(reserved)) {
+			if _, ok := service.Labels[key]; ok {
+				c.warn(servicePath.Child("labels").Key(key), "is set by the controller, the value here does not count")
+			}
+		}
+	}
+	if !maps.Equal(service.Annotations, former.Annotations) {
+		c.errs = append(c.errs, apivalidation.ValidateAnnotations(service.Annotations, servicePath.Child("annotations"))...)
+	}
+}
