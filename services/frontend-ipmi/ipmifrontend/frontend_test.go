@@ -8,12 +8,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"kubevirtbmc.dev/pkg/testport"
 	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
 	registryv1 "kubevirtbmc.dev/proto/gen/go/bmc/registry/v1"
 	"kubevirtbmc.dev/services/frontend-ipmi/internal/fakeservice"
@@ -73,7 +73,7 @@ func account(name, password string, role registryv1.Role) *registryv1.Account {
 func start(t testing.TB) *bench {
 	t.Helper()
 	b := &bench{services: fakeservice.Start(t), logs: &lockedBuffer{}}
-	b.bmc = newBMC("vm-a", freePort(t))
+	b.bmc = newBMC("vm-a", uint32(testport.Free(t)))
 	b.services.Change(b.bmc.GetBmc(), func(m *fakeservice.Machine) { m.UUID = machineUUID })
 	frontend, err := ipmifrontend.New(ipmifrontend.Config{
 		Listen: "127.0.0.1", Registry: b.services.Conn, Power: b.services.Conn, Boot: b.services.Conn, Inventory: b.services.Conn,
@@ -95,17 +95,6 @@ func start(t testing.TB) *bench {
 	eventually(t, "readiness", frontend.Ready)
 	b.apply(t)
 	return b
-}
-
-// freePort returns a UDP port of the loopback address that nobody has.
-func freePort(t testing.TB) uint32 {
-	t.Helper()
-	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	return uint32(conn.LocalAddr().(*net.UDPAddr).Port)
 }
 
 func eventually(t testing.TB, what string, condition func() bool) {
@@ -171,5 +160,45 @@ func TestRun_acknowledgesFailure(t *testing.T) {
 	ack := b.services.Acknowledgements()[before]
 	if ack.GetServing() || !strings.Contains(ack.GetMessage(), "address already in use") {
 		t.Errorf("a BMC on a port that is taken: %v", ack)
+	}
+}
+
+// A frontend that is to end serves its BMC until the registry has given it to
+// another, and is not ready meanwhile.
+func TestFrontend_goesOnUntilRelieved(t *testing.T) {
+	t.Parallel()
+	services := fakeservice.Start(t)
+	b := &bench{services: services, bmc: newBMC("vm-a", uint32(testport.Free(t)))}
+	frontend, err := ipmifrontend.New(ipmifrontend.Config{
+		Listen: "127.0.0.1", Registry: services.Conn, Power: services.Conn, Boot: services.Conn, Replica: t.Name(), DrainTime: time.Minute,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- frontend.Run(ctx) }()
+	eventually(t, "readiness", frontend.Ready)
+	b.apply(t)
+	cancel()
+	eventually(t, "no readiness", func() bool { return !frontend.Ready() })
+	b.bmc.Accounts[0].Password = "changed"
+	b.apply(t)
+	if out, ok := b.ipmitoolAs(t, []string{"-U", "admin", "-P", "changed"}, "power", "status"); !ok {
+		t.Errorf("it does not serve any more: %s", out)
+	}
+	select {
+	case err := <-done:
+		t.Fatalf("Run has ended before the BMC was given away: %v", err)
+	default:
+	}
+	services.Remove(b.reference())
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("Run does not end")
 	}
 }

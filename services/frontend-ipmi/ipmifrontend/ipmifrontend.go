@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 
 	"kubevirtbmc.dev/pkg/registryclient"
+	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
 	registryv1 "kubevirtbmc.dev/proto/gen/go/bmc/registry/v1"
 	"kubevirtbmc.dev/services/frontend-ipmi/internal/backend"
 	"kubevirtbmc.dev/services/frontend-ipmi/internal/command"
@@ -41,6 +42,8 @@ type Config struct {
 	// Inventory is a connection to an InventoryService; nil: BMCs report a UUID
 	// of their own as that of the system.
 	Inventory grpc.ClientConnInterface
+	// BMC is the only one to serve; nil: those that the registry names.
+	BMC *referencev1.BMCReference
 	// Replica is the unique name of this frontend.
 	Replica string
 	// Log gets logins and commands.
@@ -50,6 +53,9 @@ type Config struct {
 	// OnReady is called each time that the registry has named all BMCs; may be
 	// nil.
 	OnReady func()
+	// DrainTime is how long the frontend goes on, when it is to end, until the
+	// registry has given its BMCs to other replicas; 0: it does not.
+	DrainTime time.Duration
 }
 
 // Frontend serves IPMI. Use New.
@@ -90,12 +96,18 @@ func New(cfg Config) (*Frontend, error) {
 }
 
 // Run serves the registry's BMCs until the context ends, and then for as long
-// as commands that are under way need, at most 3 s. It may be called once.
+// as others do not, at most DrainTime, and as commands that are under way need,
+// at most 3 s. It may be called once.
 func (f *Frontend) Run(ctx context.Context) error {
-	err := registryclient.Run(ctx, registryclient.Config{
+	defer context.AfterFunc(ctx, func() { f.ready.Store(false) })()
+	work, stop := registryclient.Drain(ctx, f.cfg.DrainTime)
+	defer stop()
+	err := registryclient.Run(work, registryclient.Config{
 		Conn: f.cfg.Registry, Protocol: registryv1.Protocol_PROTOCOL_IPMI, Replica: f.cfg.Replica, Log: f.cfg.Log,
+		Only:    f.cfg.BMC,
+		Leaving: ctx.Done(),
 		OnSynced: func() {
-			f.ready.Store(true)
+			f.ready.Store(ctx.Err() == nil)
 			if f.cfg.OnReady != nil {
 				f.cfg.OnReady()
 			}

@@ -14,12 +14,14 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
 	"kubevirtbmc.dev/pkg/registryclient"
+	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
 	registryv1 "kubevirtbmc.dev/proto/gen/go/bmc/registry/v1"
 	"kubevirtbmc.dev/services/frontend-redfish/internal/backend"
 	"kubevirtbmc.dev/services/frontend-redfish/internal/server"
@@ -33,6 +35,8 @@ type Config struct {
 	// Registry, Power, Boot, Media and Inventory are connections to the services.
 	// Nothing is asked of Media yet: virtual media comes with its resources.
 	Registry, Power, Boot, Media, Inventory grpc.ClientConnInterface
+	// BMC is the only one to serve; nil: those that the registry names.
+	BMC *referencev1.BMCReference
 	// Replica is the unique name of this frontend.
 	Replica string
 	// Certificate returns the certificate of BMCs for which the registry names
@@ -48,6 +52,9 @@ type Config struct {
 	// OnReady is called when the frontend becomes ready, and when it no longer
 	// is; nil: nobody is told.
 	OnReady func(ready bool)
+	// DrainTime is how long the frontend goes on, when it is to end, until the
+	// registry has given its BMCs to other replicas; 0: it does not.
+	DrainTime time.Duration
 }
 
 // Frontend serves BMCs over Redfish.
@@ -81,20 +88,26 @@ func New(cfg Config) (*Frontend, error) {
 	return &Frontend{cfg: cfg, server: s}, nil
 }
 
-// Run serves the BMCs that the registry names until the context ends, and then
-// finishes the requests under way.
+// Run serves the BMCs that the registry names until the context ends, goes on for
+// as long as others do not, at most DrainTime, and then finishes the requests under
+// way.
 func (f *Frontend) Run(ctx context.Context) error {
 	defer f.setReady(false)
-	group, groupCtx := errgroup.WithContext(ctx)
+	work, stop := registryclient.Drain(ctx, f.cfg.DrainTime)
+	defer stop()
+	group, groupCtx := errgroup.WithContext(work)
 	defer context.AfterFunc(ctx, func() { f.setReady(false) })()
 	group.Go(func() error { return f.server.Serve(groupCtx) })
 	group.Go(func() error {
+		defer stop() // All have been handed over.
 		return registryclient.Run(groupCtx, registryclient.Config{
 			Conn:     f.cfg.Registry,
 			Protocol: registryv1.Protocol_PROTOCOL_REDFISH,
 			Replica:  f.cfg.Replica,
+			Only:     f.cfg.BMC,
 			Log:      f.cfg.Log,
-			OnSynced: func() { f.setReady(groupCtx.Err() == nil) },
+			Leaving:  ctx.Done(),
+			OnSynced: func() { f.setReady(ctx.Err() == nil) },
 		}, f.server)
 	})
 	if err := group.Wait(); err != nil && ctx.Err() == nil {

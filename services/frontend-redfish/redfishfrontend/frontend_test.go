@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"strings"
@@ -19,24 +18,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/proto"
 
+	"kubevirtbmc.dev/pkg/testport"
 	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
 	registryv1 "kubevirtbmc.dev/proto/gen/go/bmc/registry/v1"
 	"kubevirtbmc.dev/services/frontend-redfish/internal/fakebackend"
 )
-
-// freePort returns a TCP port that is free, below those that the kernel gives to
-// clients.
-func freePort(t *testing.T) uint32 {
-	t.Helper()
-	for {
-		port := 12000 + rand.Uint32N(20000)
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err == nil {
-			l.Close()
-			return port
-		}
-	}
-}
 
 func entry(name, password string, port uint32) *registryv1.BMC {
 	return &registryv1.BMC{
@@ -80,7 +66,7 @@ func acknowledged(t *testing.T, r *fakebackend.Registry) *registryv1.Acknowledge
 
 func TestFrontend_followsTheRegistry(t *testing.T) {
 	t.Parallel()
-	first := entry("one", "first password", freePort(t))
+	first := entry("one", "first password", uint32(testport.Free(t)))
 	registry := fakebackend.NewRegistry(first)
 	backend := fakebackend.New().Serve(t)
 	metrics := prometheus.NewRegistry()
@@ -167,7 +153,7 @@ func TestFrontend_followsTheRegistry(t *testing.T) {
 // A request under way when the process is told to stop is answered.
 func TestFrontend_finishesRequestsAtShutdown(t *testing.T) {
 	t.Parallel()
-	first := entry("one", "password", freePort(t))
+	first := entry("one", "password", uint32(testport.Free(t)))
 	registry := fakebackend.NewRegistry(first)
 	machine := fakebackend.New()
 	hold := machine.HoldTransitions()
@@ -243,5 +229,49 @@ func TestNew_refusesIncompleteConfig(t *testing.T) {
 	}
 	if _, err := New(whole); err == nil {
 		t.Error("the same metrics twice are no error")
+	}
+}
+
+// A frontend that is to end serves its BMC until the registry has given it to
+// another, and is not ready meanwhile.
+func TestFrontend_goesOnUntilRelieved(t *testing.T) {
+	t.Parallel()
+	one := entry("one", "password", uint32(testport.Free(t)))
+	registry, backend := fakebackend.NewRegistry(one), fakebackend.New().Serve(t)
+	f, err := New(Config{
+		Listen: "127.0.0.1", Registry: registry.Serve(t), Power: backend, Boot: backend, Media: backend, Inventory: backend,
+		Replica: "replica-1", Log: slog.New(slog.DiscardHandler), DrainTime: time.Minute,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- f.Run(ctx) }()
+	acknowledged(t, registry)
+	cancel()
+	changed := proto.CloneOf(one)
+	changed.Accounts[0].Password = "changed"
+	registry.Changes <- fakebackend.Upsert(2, changed)
+	acknowledged(t, registry)
+	if f.Ready() {
+		t.Error("it is ready although it is to end")
+	}
+	if status, err := get(t, one.GetRedfish().GetHttp().GetPort(), "changed"); status != http.StatusOK {
+		t.Errorf("GET = %d, %v", status, err)
+	}
+	select {
+	case err := <-done:
+		t.Fatalf("Run has ended before the BMC was given away: %v", err)
+	default:
+	}
+	registry.Changes <- fakebackend.Removal(3, one.GetBmc())
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("Run does not end")
 	}
 }

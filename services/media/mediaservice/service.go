@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 
+	"kubevirtbmc.dev/pkg/audit"
 	"kubevirtbmc.dev/pkg/hypervisor"
 	mediapb "kubevirtbmc.dev/proto/gen/go/bmc/media/v1"
 	mediav1 "kubevirtbmc.dev/services/media/internal/service/v1"
@@ -31,6 +32,8 @@ type Config struct {
 	// Resolver finds the machines of BMCs.
 	Resolver hypervisor.Resolver
 	Log      *slog.Logger
+	// Audit gets the records of calls beside the log; nil: the log alone.
+	Audit audit.Sink
 	// Metrics gets the service's metrics; nil: none.
 	Metrics prometheus.Registerer
 }
@@ -52,7 +55,7 @@ func New(config Config) (*Service, error) {
 	bay := slot.NewBay(config.Hypervisor)
 	return &Service{
 		bay:   bay,
-		media: mediav1.New(mediav1.Config{Bay: bay, Resolver: config.Resolver, Log: config.Log, Actions: actions}),
+		media: mediav1.New(mediav1.Config{Bay: bay, Resolver: config.Resolver, Audit: audit.New(config.Log, config.Audit), Actions: actions}),
 	}, nil
 }
 

@@ -7,14 +7,15 @@ package app
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
+	"time"
 
 	"google.golang.org/grpc"
 
+	"kubevirtbmc.dev/pkg/certs"
 	"kubevirtbmc.dev/pkg/grpcclient"
 	"kubevirtbmc.dev/pkg/process"
 	"kubevirtbmc.dev/services/frontend-ipmi/ipmifrontend"
@@ -28,6 +29,7 @@ type Config struct {
 	Replica   string
 	CAFile    string
 	TokenFile string
+	DrainTime time.Duration
 }
 
 // Configure adds the service's flags and returns what runs it.
@@ -38,8 +40,9 @@ func Configure(flags *flag.FlagSet) process.Run {
 	flags.StringVar(&cfg.Registry, "registry", "", "gRPC `target` of the RegistryService")
 	flags.StringVar(&cfg.Power, "power", "", "gRPC `target` of PowerService, BootService and InventoryService")
 	flags.StringVar(&cfg.Replica, "replica", hostname, "unique `name` of this frontend")
-	flags.StringVar(&cfg.CAFile, "ca-file", "", "PEM `file` with the CA certificates that the services' certificates come from")
+	flags.StringVar(&cfg.CAFile, "ca-file", "", "PEM `file` with the CA certificates that the services' certificates come from; read again when it changes")
 	flags.StringVar(&cfg.TokenFile, "token-file", "", "`file` with the bearer token to present to the services; read again for each call")
+	flags.DurationVar(&cfg.DrainTime, "drain-time", 0, "how long to go on after a signal to end, until the registry has given the BMCs to other replicas")
 	return func(ctx context.Context, p *process.Process) error { return run(ctx, p, cfg) }
 }
 
@@ -62,16 +65,16 @@ func run(ctx context.Context, p *process.Process, cfg Config) error {
 	}
 	const component = "registry"
 	p.Health.Set(component, false)
-	tlsConfig, err := grpcclient.TLSFromCA(cfg.CAFile)
+	roots, err := certs.LoadRoots(cfg.CAFile)
 	if err != nil {
 		return err
 	}
-	registry, err := dial(cfg.Registry, cfg.TokenFile, tlsConfig)
+	registry, err := dial(cfg.Registry, cfg.TokenFile, roots)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = registry.Close() }()
-	power, err := dial(cfg.Power, cfg.TokenFile, tlsConfig)
+	power, err := dial(cfg.Power, cfg.TokenFile, roots)
 	if err != nil {
 		return err
 	}
@@ -79,7 +82,7 @@ func run(ctx context.Context, p *process.Process, cfg Config) error {
 	frontend, err := ipmifrontend.New(ipmifrontend.Config{
 		Listen: cfg.Listen, Registry: registry, Power: power, Boot: power, Inventory: power,
 		Replica: cfg.Replica, Log: p.Log, Metrics: p.Registry,
-		OnReady: func() { p.Health.Set(component, true) },
+		OnReady: func() { p.Health.Set(component, true) }, DrainTime: cfg.DrainTime,
 	})
 	if err != nil {
 		return err
@@ -87,6 +90,6 @@ func run(ctx context.Context, p *process.Process, cfg Config) error {
 	return frontend.Run(ctx)
 }
 
-func dial(target, tokenFile string, tlsConfig *tls.Config) (*grpc.ClientConn, error) {
-	return grpcclient.Dial(target, grpcclient.Config{TLS: tlsConfig, Token: grpcclient.TokenFile(tokenFile)})
+func dial(target, tokenFile string, roots *certs.Roots) (*grpc.ClientConn, error) {
+	return grpcclient.Dial(target, grpcclient.Config{Roots: roots.Pool, Token: grpcclient.TokenFile(tokenFile)})
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"kubevirtbmc.dev/pkg/testport"
 	registryv1 "kubevirtbmc.dev/proto/gen/go/bmc/registry/v1"
 	"kubevirtbmc.dev/services/frontend-ipmi/internal/ipmi"
 	"kubevirtbmc.dev/services/frontend-ipmi/internal/rmcpplus"
@@ -41,28 +42,14 @@ func overUDP(tb testing.TB, address string) *console {
 	})
 }
 
-func freePort(tb testing.TB) uint32 {
-	tb.Helper()
-	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	defer conn.Close()
-	return uint32(conn.LocalAddr().(*net.UDPAddr).Port)
-}
-
 // applyBMC serves a BMC on a free port and returns its address.
 func applyBMC(tb testing.TB, s *Server, name string) string {
 	tb.Helper()
-	var err error
-	for range 20 { // Somebody may take the port in between.
-		port := freePort(tb)
-		if err = s.Apply(tb.Context(), registryBMC(name, port)); err == nil {
-			return fmt.Sprintf("127.0.0.1:%d", port)
-		}
+	port := uint32(testport.Free(tb))
+	if err := s.Apply(tb.Context(), registryBMC(name, port)); err != nil {
+		tb.Fatal(err)
 	}
-	tb.Fatal(err)
-	return ""
+	return fmt.Sprintf("127.0.0.1:%d", port)
 }
 
 func TestServer_thousandBMCs(t *testing.T) {
@@ -208,7 +195,7 @@ func TestServer_Shutdown_letsCommandsEnd(t *testing.T) {
 		t.Errorf("the command that was under way: %v", code)
 	}
 	<-done
-	if err := s.Apply(t.Context(), registryBMC("vm-b", freePort(t))); err == nil {
+	if err := s.Apply(t.Context(), registryBMC("vm-b", uint32(testport.Free(t)))); err == nil {
 		t.Error("a stopped server serves a BMC")
 	}
 }

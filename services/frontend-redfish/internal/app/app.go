@@ -10,6 +10,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -30,6 +31,7 @@ type Options struct {
 	CertFile  string
 	KeyFile   string
 	Replica   string
+	DrainTime time.Duration
 }
 
 // New adds the program's flags and returns what runs it.
@@ -41,11 +43,12 @@ func newOptions(flags *flag.FlagSet) *Options {
 	flags.StringVar(&o.Registry, "registry", "", "gRPC `target` of RegistryService")
 	flags.StringVar(&o.Power, "power", "", "gRPC `target` of PowerService, BootService and InventoryService")
 	flags.StringVar(&o.Media, "media", "", "gRPC `target` of MediaService")
-	flags.StringVar(&o.CAFile, "ca-file", "", "PEM `file` of the CA certificates that the services are checked against")
+	flags.StringVar(&o.CAFile, "ca-file", "", "PEM `file` of the CA certificates that the services are checked against; it is read again when it changes")
 	flags.StringVar(&o.TokenFile, "token-file", "", "`file` of the bearer token to present to the services; it is read again for each call")
 	flags.StringVar(&o.CertFile, "tls-cert-file", "", "PEM `file` of the certificate for BMCs for which the registry names none; it is read again when it changes")
 	flags.StringVar(&o.KeyFile, "tls-key-file", "", "PEM `file` of that certificate's private key")
 	flags.StringVar(&o.Replica, "replica", "", "unique `name` of this process; empty: the host name")
+	flags.DurationVar(&o.DrainTime, "drain-time", 0, "how long to go on after a signal to end, until the registry has given the BMCs to other replicas")
 	return o
 }
 
@@ -80,7 +83,7 @@ func (o *Options) Run(ctx context.Context, p *process.Process) error {
 	}
 	cfg := redfishfrontend.Config{
 		Listen: o.Listen, Replica: replica, Log: p.Log, Metrics: p.Registry,
-		OnReady: func(ready bool) { p.Health.Set("registry", ready) },
+		OnReady: func(ready bool) { p.Health.Set("registry", ready) }, DrainTime: o.DrainTime,
 	}
 	p.Health.Set("registry", false)
 	if o.CertFile != "" {
@@ -106,27 +109,10 @@ func (o *Options) Run(ctx context.Context, p *process.Process) error {
 
 // dial connects to each target once.
 func (o *Options) dial() (conns map[string]*grpc.ClientConn, closeAll func(), err error) {
-	tlsConfig, err := grpcclient.TLSFromCA(o.CAFile)
+	roots, err := certs.LoadRoots(o.CAFile)
 	if err != nil {
 		return nil, nil, err
 	}
-	cfg := grpcclient.Config{TLS: tlsConfig, Token: grpcclient.TokenFile(o.TokenFile)}
-	conns = map[string]*grpc.ClientConn{}
-	closeAll = func() {
-		for _, conn := range conns {
-			conn.Close() //nolint:errcheck // The process ends.
-		}
-	}
-	for _, target := range [...]string{o.Registry, o.Power, o.Media} {
-		if conns[target] != nil {
-			continue
-		}
-		conn, err := grpcclient.Dial(target, cfg)
-		if err != nil {
-			closeAll()
-			return nil, nil, err
-		}
-		conns[target] = conn
-	}
-	return conns, closeAll, nil
+	cfg := grpcclient.Config{Roots: roots.Pool, Token: grpcclient.TokenFile(o.TokenFile)}
+	return grpcclient.DialEach(cfg, o.Registry, o.Power, o.Media)
 }

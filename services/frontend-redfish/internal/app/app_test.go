@@ -15,7 +15,6 @@ import (
 	"io"
 	"log/slog"
 	"math/big"
-	mathrand "math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -32,6 +31,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"kubevirtbmc.dev/pkg/process"
+	"kubevirtbmc.dev/pkg/testport"
 	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
 	registryv1 "kubevirtbmc.dev/proto/gen/go/bmc/registry/v1"
 	"kubevirtbmc.dev/services/frontend-redfish/internal/fakebackend"
@@ -71,7 +71,7 @@ func TestRun(t *testing.T) {
 	if err := os.WriteFile(tokenFile, []byte("the token\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	bmcPort := freePort(t)
+	bmcPort := testport.Free(t)
 	registry := fakebackend.NewRegistry(&registryv1.BMC{
 		Bmc: &referencev1.BMCReference{Namespace: "lab", Name: "one"}, Uuid: "11111111-2222-4333-8444-555555555555",
 		Accounts: []*registryv1.Account{{
@@ -162,20 +162,6 @@ func TestRun_saysWhatIsWrong(t *testing.T) {
 	}
 	if err := (&Options{}).Run(t.Context(), p); err == nil {
 		t.Error("no options are no error")
-	}
-}
-
-// freePort returns a TCP port that is free, below those that the kernel gives to
-// clients.
-func freePort(t *testing.T) int {
-	t.Helper()
-	for {
-		port := 12000 + mathrand.IntN(20000)
-		l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port))
-		if err == nil {
-			l.Close()
-			return port
-		}
 	}
 }
 

@@ -16,7 +16,6 @@ import (
 	"io"
 	"log/slog"
 	"math/big"
-	mathrand "math/rand/v2"
 	"net"
 	"net/http"
 	"strconv"
@@ -25,6 +24,7 @@ import (
 	"testing"
 	"time"
 
+	"kubevirtbmc.dev/pkg/testport"
 	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
 	registryv1 "kubevirtbmc.dev/proto/gen/go/bmc/registry/v1"
 	"kubevirtbmc.dev/services/frontend-redfish/internal/backend"
@@ -212,30 +212,10 @@ func (a answer) at(names ...string) any {
 	return v
 }
 
-var (
-	portMu   sync.Mutex
-	portSeen = map[uint32]bool{}
-)
-
-// freePort returns a TCP port that is free and that no other test of this
-// process was given. It is below those that the kernel gives to clients, which
-// would else take it now and then before the server does.
+// freePort returns a TCP port that is free.
 func freePort(t testing.TB) uint32 {
 	t.Helper()
-	portMu.Lock()
-	defer portMu.Unlock()
-	for {
-		port := 12000 + mathrand.Uint32N(20000)
-		if portSeen[port] {
-			continue
-		}
-		portSeen[port] = true
-		l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(int(port)))
-		if err == nil {
-			l.Close()
-			return port
-		}
-	}
+	return uint32(testport.Free(t))
 }
 
 // selfSigned returns a certificate and its key as PEM.

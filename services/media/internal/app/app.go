@@ -7,21 +7,23 @@ package app
 import (
 	"flag"
 
-	"kubevirtbmc.dev/pkg/hypervisor"
 	"kubevirtbmc.dev/pkg/hypervisor/backend"
 	"kubevirtbmc.dev/pkg/hypervisor/remote"
+	"kubevirtbmc.dev/pkg/kubeaccess"
 	"kubevirtbmc.dev/pkg/process"
 	"kubevirtbmc.dev/services/media/mediaservice"
 )
 
 // New adds the program's flags and returns what runs it.
 func New(flags *flag.FlagSet) process.Run {
-	return backend.Configure(flags, map[string]backend.Source[mediaservice.Hypervisor]{
+	kubeconfig := flags.String("kubeconfig", "", "kubeconfig `file` of the cluster; empty: the pod's service account")
+	access := kubeaccess.AddFlags(flags, kubeconfig)
+	return backend.Configure(flags, access, map[string]backend.Source[mediaservice.Hypervisor]{
 		"simulator": backend.Simulator(func(c *remote.Client) mediaservice.Hypervisor { return c }),
 	}, func(parts backend.Parts[mediaservice.Hypervisor]) (backend.Service, error) {
 		return mediaservice.New(mediaservice.Config{
 			Hypervisor: parts.Hypervisor,
-			Resolver:   hypervisor.SameName(parts.Hypervisor),
+			Resolver:   parts.Resolver,
 			Log:        parts.Log,
 			Metrics:    parts.Metrics,
 		})

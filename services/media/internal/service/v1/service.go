@@ -7,7 +7,6 @@ package mediav1
 import (
 	"context"
 	"errors"
-	"log/slog"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
@@ -30,7 +29,7 @@ import (
 type Config struct {
 	Bay      *slot.Bay
 	Resolver hypervisor.Resolver
-	Log      *slog.Logger
+	Audit    *audit.Trail
 	// Actions counts inserts and ejects, as NewActions makes it.
 	Actions *prometheus.CounterVec
 }
@@ -40,13 +39,13 @@ type Service struct {
 	mediav1.UnsafeMediaServiceServer
 	bay      *slot.Bay
 	resolver hypervisor.Resolver
-	log      *slog.Logger
+	audit    *audit.Trail
 	actions  *prometheus.CounterVec
 }
 
 // New makes the service.
 func New(config Config) *Service {
-	return &Service{bay: config.Bay, resolver: config.Resolver, log: config.Log, actions: config.Actions}
+	return &Service{bay: config.Bay, resolver: config.Resolver, audit: config.Audit, actions: config.Actions}
 }
 
 // NewActions makes the counter of a Config.
@@ -149,7 +148,7 @@ func (s *Service) list(ref hypervisor.Ref) ([]*mediav1.MediaSlot, error) {
 // record reports a change and returns its error as a status.
 func (s *Service) record(ctx context.Context, action, slotID string, bmc *referencev1.BMCReference, err error) error {
 	err = statusOf(err)
-	audit.Record(ctx, s.log, grpcserver.IdentityOf(ctx), action+" "+slotID, bmc, err)
+	s.audit.Record(ctx, grpcserver.IdentityOf(ctx), action+" "+slotID, bmc, err)
 	s.actions.WithLabelValues(action, status.Code(err).String()).Inc()
 	return err
 }
