@@ -6,7 +6,7 @@ SHELL := /bin/bash
 
 # Builds without the workspace are the truth: go.work is for people and for
 # tests over all modules.
-MODULES := proto pkg services/power services/media services/frontend-ipmi services/frontend-redfish cmd/kubevirtbmc test
+MODULES := proto api pkg pkg/bmcresource pkg/kubeaccess services/power services/media services/controller services/frontend-ipmi services/frontend-redfish cmd/kubevirtbmc cmd/virtbmc test
 # Not in the workspace: what they require must not lift anything there.
 BED_MODULES := test/cluster test/e2e
 BIN := $(CURDIR)/bin
@@ -36,16 +36,18 @@ build: ## Build kubevirtbmc (standalone mode) into bin/.
 	GOWORK=off CGO_ENABLED=0 go -C cmd/kubevirtbmc build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN)/kubevirtbmc .
 
 .PHONY: services
-services: ## Build each service as a program of its own into bin/.
-	@set -e; for service in power media frontend-ipmi frontend-redfish; do \
-		echo "bin/$$service"; \
-		GOWORK=off CGO_ENABLED=0 go -C services/$$service build -trimpath -ldflags "-s -w" -o $(BIN)/$$service .; \
+services: ## Build each service, and the dedicated agent, as a program of its own into bin/.
+	@set -e; for program in $(addprefix services/,power media controller frontend-ipmi frontend-redfish) cmd/virtbmc; do \
+		echo "bin/$${program##*/}"; \
+		GOWORK=off CGO_ENABLED=0 go -C $$program build -trimpath -ldflags "-s -w" -o $(BIN)/$${program##*/} .; \
 	done
 
 .PHONY: generate
-generate: tools-gen bin/buf ## Generate code and OpenAPI from the .proto files.
+generate: tools-gen bin/buf ## Generate code and OpenAPI from the .proto files, code, the CRD and docs/api.md from the types of api/.
 	bin/buf format -w proto
 	bin/buf generate
+	cd api && GOWORK=off $(BIN)/controller-gen object:headerFile=../hack/boilerplate.go.txt crd:crdVersions=v1 output:crd:dir=crds paths=./v1beta1
+	GOWORK=off go -C api test ./v1beta1 -run TestReference -update
 
 .PHONY: tidy
 tidy: ## Bring the modules' requirements in step.
@@ -96,6 +98,7 @@ cluster-down: ## Remove the cluster and whatever a crash left of one.
 test-integration: bin/gotestsum ## Run the suites on real KubeVirt (KUBECONFIG's, else one of level kubevirt) and compare it with the simulator.
 	hack/install-cluster-packages.sh kubevirt
 	GOWORK=off hack/test.sh bed test/cluster -tags integration -count 1 -timeout 30m ./...
+	hack/with-cluster.sh api hack/test.sh controller-alone services/controller -tags integration -count 1 -p 1 -timeout 10m -run 'TestInstance|TestAPIs_of_others' ./internal/reconciler ./internal/webhook
 	hack/with-cluster.sh kubevirt hack/integration.sh
 
 .PHONY: e2e

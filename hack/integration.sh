@@ -2,20 +2,33 @@
 # SPDX-FileCopyrightText: The KubeVirtBMC Authors
 # SPDX-License-Identifier: Apache-2.0
 #
-# Runs the contract suite of pkg/hypervisor and the power service's acceptance
-# suite against the simulator and against the KubeVirt of KUBECONFIG, and prints
-# what each action and each of KubeVirt's verbs does on both. Fails where they
-# differ.
+# Runs, against the cluster of KUBECONFIG, the tests of our custom resource
+# definition, of who may call what and of the controller, and the contract suite
+# of pkg/hypervisor and the power service's acceptance suite, those against the
+# simulator too; then the product as pods, which die while clients watch.
+# Prints what each action and each of KubeVirt's verbs does on both, and fails
+# where they differ; tells of rights of the controller that none of its tests use.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 KUBEVIRTBMC_TABLES=$PWD/out/tables
-export KUBEVIRTBMC_TABLES
-rm -rf "$KUBEVIRTBMC_TABLES"
+KUBEVIRTBMC_RIGHTS=$PWD/out/rights
+export KUBEVIRTBMC_TABLES KUBEVIRTBMC_RIGHTS
+rm -rf "$KUBEVIRTBMC_TABLES" "$KUBEVIRTBMC_RIGHTS"
 
 export GOWORK=off
 failed=0
+hack/test.sh crd test -tags integration -count 1 -timeout 5m ./crd || failed=1
+hack/test.sh access pkg/kubeaccess -tags integration -count 1 -timeout 10m . ./rbactest || failed=1
+# One package at a time: there are tests that take KubeVirt's definitions away.
+hack/test.sh controller services/controller -tags integration -count 1 -p 1 -timeout 10m ./internal/app ./internal/certificate ./internal/reconciler ./internal/state ./internal/webhook || failed=1
+hack/test.sh access-processes test -tags integration -count 1 -timeout 15m -run 'OfKubernetes$' ./processes || failed=1
+hack/test.sh bmcresource pkg/bmcresource -tags integration -count 1 -timeout 5m ./... || failed=1
 hack/test.sh contract-simulator pkg -count 1 -timeout 5m -run TestContract ./hypervisor/simulator || failed=1
 hack/test.sh acceptance-simulator services/power -count 1 -timeout 5m ./internal/acceptance || failed=1
 hack/test.sh contract services/power -tags integration -count 1 -timeout 30m ./internal/kubevirt/... || failed=1
+FORMAT=standard-verbose hack/test.sh pods test -tags integration -count 1 -timeout 30m -v ./pods || failed=1
 go -C pkg run ./hypervisor/contract/table/cmd/compare "$KUBEVIRTBMC_TABLES" simulator KubeVirt verbs actions || failed=1
+# Told and no failure as long as the tests of certificates and of the registered
+# webhooks have accounts of their own, which are not counted here.
+go -C pkg/kubeaccess run ./rbactest/cmd/unused "$KUBEVIRTBMC_RIGHTS" controller || true
 exit "$failed"

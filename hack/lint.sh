@@ -18,7 +18,7 @@ fi
 read -ra modules < <(sed -n 's/^\(BED_\)\?MODULES := //p' Makefile | paste -sd ' ')
 for module in "${modules[@]}"; do
 	echo "golangci-lint $module"
-	(cd "$module" && GOWORK=off "$OLDPWD/bin/golangci-lint" run --allow-parallel-runners ./...) || failed=1
+	(cd "$module" && GOWORK=off "$OLDPWD/bin/golangci-lint" run --allow-parallel-runners --build-tags integration ./...) || failed=1
 done
 
 if command -v shellcheck >/dev/null; then

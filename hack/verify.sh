@@ -9,10 +9,10 @@ cd "$(dirname "$0")/.."
 root=$PWD
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
-git ls-files -z | grep -zv '^test/cluster/' | xargs -0 cp --parents -t "$copy"
+git ls-files -z | xargs -0 cp --parents -t "$copy"
 mkdir -p "$copy/bin"
 make -s tools-gen bin/buf
-cp bin/protoc-gen-* bin/buf "$copy/bin/"
+cp bin/protoc-gen-* bin/controller-gen bin/buf "$copy/bin/"
 cd "$copy"
 git init -q
 git add -A

@@ -31,7 +31,7 @@ func (c *Cluster) upAPI(ctx context.Context, o Options, bin binaries, j *journal
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	l, err := startLauncher(bin.path("node"), o.Dir, j, node.Launch{}, cancel)
+	l, err := startLauncher(bin.path("node"), o.Dir, "node", j, node.Launch{}, cancel)
 	if err != nil {
 		return err
 	}
@@ -39,7 +39,7 @@ func (c *Cluster) upAPI(ctx context.Context, o Options, bin binaries, j *journal
 	keys := filepath.Join(o.Dir, "pki")
 	loopback := net.IPv4(127, 0, 0, 1)
 	server := fmt.Sprintf("https://127.0.0.1:%d", ports[0])
-	if err := pki(keys, c.Kubeconfig, server, firstAddress(apiServices), loopback); err != nil {
+	if _, err := pki(keys, c.Kubeconfig, server, firstAddress(apiServices), loopback); err != nil {
 		return err
 	}
 	apiserver := append([]string{
@@ -47,7 +47,7 @@ func (c *Cluster) upAPI(ctx context.Context, o Options, bin binaries, j *journal
 		// Without a controller manager no namespace gets its service account.
 		"--disable-admission-plugins=ServiceAccount", "--authorization-mode=RBAC",
 	}, apiserverArgs(keys, ports[1], apiServices)...)
-	if err := l.run(node.Spec{Daemons: daemons(o.Dir,
+	if err := l.run(node.Spec{Daemons: daemons(filepath.Join(o.Dir, "log"),
 		etcdArgs(filepath.Join(o.Dir, "etcd"), ports[1], ports[2]),
 		apiserver,
 	)}); err != nil {
@@ -127,12 +127,13 @@ func apiserverArgs(keys string, etcd int, services string) []string {
 	}
 }
 
-// daemons turns command lines into daemons that log to files named after them.
-func daemons(dir string, args ...[]string) []node.Daemon {
+// daemons turns command lines into daemons that log to files named after them,
+// in the directory logs.
+func daemons(logs string, args ...[]string) []node.Daemon {
 	var list []node.Daemon
 	for _, a := range args {
 		name := filepath.Base(a[0])
-		list = append(list, node.Daemon{Name: name, Args: a, Log: filepath.Join(dir, "log", name+".log")})
+		list = append(list, node.Daemon{Name: name, Args: a, Log: filepath.Join(logs, name+".log")})
 	}
 	return list
 }
@@ -145,14 +146,14 @@ type launcher struct {
 	pid int
 }
 
-// startLauncher starts the node program, records it, and lets it go. If we die
-// before run, its standard input closes and it ends. Its own end is told to
-// ended, with what it said.
-func startLauncher(binary, dir string, j *journal, l node.Launch, ended context.CancelCauseFunc) (*launcher, error) {
+// startLauncher starts the node program, which logs under the given name, records
+// it, and lets it go. If we die before run, its standard input closes and it ends.
+// Its own end is told to ended, with what it said.
+func startLauncher(binary, dir, name string, j *journal, l node.Launch, ended context.CancelCauseFunc) (*launcher, error) {
 	if err := os.MkdirAll(filepath.Join(dir, "log"), 0o755); err != nil {
 		return nil, err
 	}
-	stderr, err := os.Create(filepath.Join(dir, "log", "node.log"))
+	stderr, err := os.Create(filepath.Join(dir, "log", name+".log"))
 	if err != nil {
 		return nil, err
 	}

@@ -48,6 +48,10 @@ type Options struct {
 	KubeVirtVersion string
 	// FeatureGates are switched on in the KubeVirt resource.
 	FeatureGates []string
+	// Nodes is how many nodes there are, at most two: the control plane is on
+	// the first. The default is two at level kubevirt, so that machines can
+	// migrate, and one at level real. Level api has none.
+	Nodes int
 	// Dir holds all state of the cluster and must lie on a local disk. It is
 	// created by Up and removed by Down. The default is DefaultDir.
 	Dir string
@@ -68,6 +72,16 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Level == LevelReal && !kubeVirtPins[o.KubeVirtVersion].real {
 		return o, fmt.Errorf("KubeVirt version %s: cannot be built for level %s", o.KubeVirtVersion, o.Level)
+	}
+	switch {
+	case o.Nodes < 0 || o.Nodes > maxNodes:
+		return o, fmt.Errorf("%d nodes: want at most %d", o.Nodes, maxNodes)
+	case o.Level == LevelAPI && o.Nodes > 0:
+		return o, fmt.Errorf("%d nodes: level %s has none", o.Nodes, o.Level)
+	case o.Level == LevelKubeVirt && o.Nodes == 0:
+		o.Nodes = 2
+	case o.Level == LevelReal && o.Nodes == 0:
+		o.Nodes = 1
 	}
 	if o.Dir == "" {
 		o.Dir = DefaultDir()
@@ -115,13 +129,13 @@ type Cluster struct {
 	Kubeconfig string `json:"kubeconfig"`
 	// Dir is the state directory; empty for a cluster that KUBECONFIG named.
 	Dir string `json:"dir,omitempty"`
-	// NodeIP and HostIP are the two ends of the link between the node and the
-	// host; empty at level api and for a cluster that KUBECONFIG named. Pod and
+	// NodeIP and HostIP are the two ends of the link between the first node and
+	// the host; empty at level api and for a cluster that KUBECONFIG named. Pod and
 	// service addresses are reachable from the host.
 	NodeIP string `json:"nodeIP,omitempty"`
 	HostIP string `json:"hostIP,omitempty"`
-	// NodePID is the node's first process as the host sees it.
-	NodePID int `json:"nodePID,omitempty"`
+	// NodePIDs holds each node's first process as the host sees it.
+	NodePIDs []int `json:"nodePIDs,omitempty"`
 
 	kubectl string
 }
@@ -191,7 +205,7 @@ func FromEnv(ctx context.Context) (*Cluster, error) {
 	}
 	if dir := filepath.Dir(path); filepath.Base(path) == kubeconfigFile {
 		if c, err := Attach(ctx, dir); err == nil {
-			return &Cluster{Level: c.Level, KubeVirtVersion: c.KubeVirtVersion, Kubeconfig: path, NodeIP: c.NodeIP, HostIP: c.HostIP, NodePID: c.NodePID, kubectl: c.kubectl}, nil
+			return &Cluster{Level: c.Level, KubeVirtVersion: c.KubeVirtVersion, Kubeconfig: path, NodeIP: c.NodeIP, HostIP: c.HostIP, NodePIDs: c.NodePIDs, kubectl: c.kubectl}, nil
 		}
 	}
 	kubectl, err := newBuilder(os.Stderr).build(ctx, k8sTarget("kubectl"))

@@ -61,6 +61,7 @@ func TestDown_after_a_crash_of_Up(t *testing.T) {
 		"api, with the API server ready":                      {LevelAPI, said("API server is ready")},
 		"kubevirt, with the first cgroup recorded":            {LevelKubeVirt, journalHas(`"cgroup"`)},
 		"kubevirt, as soon as its first process is recorded":  {LevelKubeVirt, journalHas(`"process"`)},
+		"kubevirt, as soon as the second node's is recorded":  {LevelKubeVirt, journalHas(nodeName(1) + `"}` + "\n" + `{"process"`)},
 		"kubevirt, with the API server ready":                 {LevelKubeVirt, said("API server is ready")},
 		"kubevirt, with containers running under the kubelet": {LevelKubeVirt, func(dir, line string) bool { return said("operator is at work")(dir, line) && waitForContainer(dir) }},
 	} {
@@ -197,10 +198,12 @@ func leftovers(dir, id string) []string {
 	}
 	own, _ := ownCgroups()
 	for _, c := range controllers {
-		if d := filepath.Join(own[c], "kubevirtbmc-"+id); own[c] != "" {
-			if _, err := os.Stat(d); err == nil {
-				left = append(left, "cgroup "+d)
-			}
+		if own[c] == "" {
+			continue
+		}
+		dirs, _ := filepath.Glob(filepath.Join(own[c], "kubevirtbmc-"+id+"*"))
+		for _, d := range dirs {
+			left = append(left, "cgroup "+d)
 		}
 	}
 	for _, l := range linksWith(linkAddress(id)) {

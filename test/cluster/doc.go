@@ -8,7 +8,7 @@
 // There are three levels, each of which holds all of the one before:
 //
 //	api       etcd and kube-apiserver on loopback, with KubeVirt's real CRDs.
-//	kubevirt  a node in namespaces of its own: control plane, containerd,
+//	kubevirt  two nodes in namespaces of their own: control plane, containerd,
 //	          kubelet and kube-proxy, with the real virt-operator, virt-api and
 //	          virt-controller. What runs on a node (virt-handler, virt-launcher)
 //	          is a stand-in, kubevirt/cmd/nodestandin.

@@ -32,23 +32,51 @@ const (
 	GuestCDText   = "GUEST BOOTED FROM CD\r\n"
 )
 
-// LoadImage loads an OCI archive into the node, so that pods can use the image
+// LoadImage loads an OCI archive into all nodes, so that pods can use the image
 // with pull policy IfNotPresent or Never. It is an error if there is no node.
 func (c *Cluster) LoadImage(ctx context.Context, archive io.Reader) error {
-	if c.NodePID == 0 {
-		return errors.New("load image: the cluster has no node of ours")
-	}
-	cmd := c.inNode(ctx, "ctr", "-n", "k8s.io", "images", "import", "-")
-	cmd.Stdin = archive
-	_, err := output(cmd)
-	return err
+	return c.importImage(ctx, archive)
 }
 
-// AddImage makes an image and loads it into the node.
+// importImage hands an archive to the containerd of each node, all at the same
+// time.
+func (c *Cluster) importImage(ctx context.Context, archive io.Reader, flags ...string) error {
+	if len(c.NodePIDs) == 0 {
+		return errors.New("load image: the cluster has no node of ours")
+	}
+	args := append([]string{"ctr", "-n", "k8s.io", "images", "import"}, append(flags, "-")...)
+	ended := make(chan error)
+	var inputs []io.Writer
+	for _, pid := range c.NodePIDs {
+		r, w := io.Pipe()
+		inputs = append(inputs, w)
+		go func() {
+			cmd := inNode(ctx, pid, args...)
+			cmd.Stdin = r
+			_, err := output(cmd)
+			_, _ = io.Copy(io.Discard, r) // what one leaves unread is for the others
+			ended <- err
+		}()
+	}
+	_, err := io.Copy(io.MultiWriter(inputs...), archive)
+	for _, w := range inputs {
+		w.(*io.PipeWriter).CloseWithError(err)
+	}
+	errs := []error{err}
+	for range inputs {
+		errs = append(errs, <-ended)
+	}
+	return errors.Join(errs...)
+}
+
+// AddImage makes an image and loads it into all nodes. It has a name by its
+// digest as well, as one from a registry has: the pod that a machine migrates to
+// asks for the container disks of the one that it comes from by that.
 func (c *Cluster) AddImage(ctx context.Context, img ociarchive.Image) error {
 	r, w := io.Pipe()
 	go func() { w.CloseWithError(ociarchive.Write(w, img)) }()
-	err := c.LoadImage(ctx, r)
+	name, _, _ := strings.Cut(img.Name, ":")
+	err := c.importImage(ctx, r, "--digests", "--base-name", name)
 	r.CloseWithError(io.ErrClosedPipe) // lets the writer end if ctr did early
 	if err != nil {
 		return fmt.Errorf("add image %s: %w", img.Name, err)

@@ -6,6 +6,9 @@
 package cluster
 
 import (
+	"errors"
+	"fmt"
+	"io"
 	"os"
 	"strings"
 	"testing"
@@ -52,7 +55,7 @@ func TestKubeVirt(t *testing.T) {
 	for _, version := range versions() {
 		t.Run(version, func(t *testing.T) {
 			o := Options{Level: LevelKubeVirt, KubeVirtVersion: version}
-			if version != "v1.7.0" {
+			if version == "v1.8.4" { // the first one that has it
 				o.FeatureGates = []string{"RebootPolicy"}
 			}
 			c := open(t, o)
@@ -175,6 +178,25 @@ func testGuests(t *testing.T, c *Cluster) {
 		if want := `"hostname":"agent"`; !strings.Contains(strings.ReplaceAll(s, " ", ""), want) {
 			t.Errorf("guestosinfo is %s, want %s in it", s, want)
 		}
+		// The pod's address, not the one behind masquerade. Up to 1.7 a link-local
+		// one follows, which 1.8 leaves out behind masquerade.
+		s, err = c.output(t.Context(), "get", "vmi", "-n", m.namespace, m.name, "-o", `jsonpath={.status.interfaces[0].infoSource}/{.status.interfaces[0].interfaceName}/{.status.interfaces[0].ipAddress} {.status.interfaces[0].ipAddresses} {.status.volumeStatus[0].target}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ip, err := c.output(t.Context(), "get", "pod", "-n", m.namespace, "-l", "kubevirt.io=virt-launcher", "-o", "jsonpath={.items[0].status.podIP}")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"domain, guest-agent/eth0/" + ip + " ", `["` + ip + `"`, "] vda"} {
+			if !strings.Contains(s, want) {
+				t.Errorf("interface and volume are %s, want %q among it", s, want)
+			}
+		}
+	})
+	t.Run("a guest runs on where it migrates to", func(t *testing.T) {
+		t.Parallel()
+		testMigration(t, c)
 	})
 	t.Run("the console echoes and belongs to who came last", func(t *testing.T) {
 		t.Parallel()
@@ -193,6 +215,49 @@ func testGuests(t *testing.T, c *Cluster) {
 		}
 		readUntil(t, second, "hello\r\n")
 	})
+}
+
+// testMigration moves a guest to the other node and back. It has a container
+// disk, which the pod that it moves to has to find by its digest.
+func testMigration(t *testing.T, c *Cluster) {
+	m := newMachine(t, c, "migration", "Manual", GuestDiskImage, 30, "")
+	m.mustPut(false, "start", "{}")
+	uid, _ := m.wait("Running", 40*time.Second)
+	first := m.node()
+	for _, name := range []string{"there", "back"} {
+		from, con := m.node(), m.console()
+		if _, err := con.Write([]byte("bo")); err != nil {
+			t.Fatal(err)
+		}
+		readUntil(t, con, "bo")
+		migration := fmt.Sprintf(`{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstanceMigration", "metadata": {"name": %q, "namespace": %q}, "spec": {"vmiName": %q}}`, name, m.namespace, m.name)
+		if err := c.Apply(t.Context(), []byte(migration)); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		if _, err := c.output(t.Context(), "wait", "-n", m.namespace, "vmim/"+name, "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s"); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("moved from %s to %s in %s", from, m.node(), time.Since(start).Round(100*time.Millisecond))
+		if _, err := io.Copy(io.Discard, con); err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("the console ended with %v, want it to be hung up", err)
+		}
+		if m.node() == from {
+			t.Errorf("it is still on %s", from)
+		}
+		// The guest remembers what was typed before the move: had it booted again
+		// it would not know the command.
+		con = m.console()
+		if _, err := con.Write([]byte("ot\r")); err != nil {
+			t.Fatal(err)
+		}
+		readUntil(t, con, "ot\r\nGuest booted from disk root")
+	}
+	if got, _ := m.wait("Running", 10*time.Second); got != uid || m.node() != first {
+		t.Errorf("instance %s on %s, want still %s and back on %s", got, m.node(), uid, first)
+	}
+	m.mustPut(false, "stop", "{}")
+	m.wait("", time.Minute)
 }
 
 // testRebootPolicy shows that a reboot by the guest ends the instance where

@@ -151,6 +151,16 @@ func (m machine) wait(phase string, limit time.Duration) (string, time.Duration)
 	return id, took
 }
 
+// node returns the node that the instance is on.
+func (m machine) node() string {
+	m.t.Helper()
+	s, err := m.c.output(m.t.Context(), "get", "vmi", "-n", m.namespace, m.name, "-o", "jsonpath={.status.nodeName}")
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return s
+}
+
 // waitPaused waits for the Paused condition to be "True" or "".
 func (m machine) waitPaused(want string) {
 	m.t.Helper()
@@ -210,6 +220,32 @@ func testNetwork(t *testing.T, c *Cluster) {
 		t.Fatal(err)
 	}
 	conn.Close()
+	// Each node has pods, which the host reaches.
+	s, err := c.output(t.Context(), "get", "pods", "-n", "kubevirt", "-l", "kubevirt.io=virt-handler", "-o", `jsonpath={range .items[*]}{.spec.nodeName} {.metadata.name} {.status.podIP}{"\n"}{end}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	handlers := map[string][]string{}
+	for line := range strings.Lines(s) {
+		f := strings.Fields(line)
+		handlers[f[0]] = f[1:]
+	}
+	for i := range c.NodePIDs {
+		handler := handlers[nodeName(i)]
+		if len(handler) != 2 {
+			t.Errorf("virt-handler of %s is not among %v", nodeName(i), handlers)
+			continue
+		}
+		if conn, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(t.Context(), "tcp", net.JoinHostPort(handler[1], "8443")); err != nil {
+			t.Errorf("virt-handler of %s: %v", nodeName(i), err)
+		} else {
+			conn.Close()
+		}
+		// The API server reaches the kubelet by its node's name.
+		if _, err := c.output(t.Context(), "logs", "-n", "kubevirt", handler[0]); err != nil {
+			t.Error(err)
+		}
+	}
 	// exec goes from the API server through kubelet and containerd; the
 	// program prints its usage.
 	b, err := c.Kubectl(t.Context(), "exec", "-n", "kubevirt", "deploy/virt-operator", "--", "/usr/bin/virt-operator", "--help").CombinedOutput()

@@ -19,10 +19,13 @@ import (
 	"kubevirtbmc.dev/test/cluster/internal/node"
 )
 
-// nodeName is the name of the only node.
-const nodeName = "node-1"
+// maxNodes is how many nodes a cluster can have.
+const maxNodes = 2
 
-// Directories of the host that the node sees but cannot change, and those that
+// nodeName is the name of node i. The control plane is on node 0.
+func nodeName(i int) string { return fmt.Sprintf("node-%d", i+1) }
+
+// Directories of the host that a node sees but cannot change, and those that
 // it has for itself.
 var (
 	overlaid = []string{"/etc", "/opt", "/var/lib", "/var/log"}
@@ -32,14 +35,27 @@ var (
 // controllers are the cgroup v1 controllers that kubelet and runc work with.
 var controllers = []string{"cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids", "systemd"}
 
-// network holds the addresses of one of several clusters on a machine.
+// network holds the addresses of one of several clusters on a machine. The
+// host is linked to the first node, and that to the second one, for which it
+// routes: so nothing has to be forwarded by the host.
 type network struct {
-	// link is the host's end of the link.
+	// link is the host's end of its link.
 	link string
-	// hostIP and nodeIP are the link's ends.
-	hostIP, nodeIP string
+	// hostIP is its address there.
+	hostIP string
+	// nodes are the nodes' own.
+	nodes [maxNodes]nodeNetwork
 	// pods and services are ranges.
 	pods, services string
+}
+
+// nodeNetwork holds the addresses of a node.
+type nodeNetwork struct {
+	// ip is the node's address on the link to its gateway, which is that link's
+	// other end. They are in the range link.
+	ip, gateway, link string
+	// pods is the range of its pods.
+	pods string
 }
 
 // maxClusters is how many clusters with a node fit on a machine.
@@ -47,13 +63,26 @@ const maxClusters = 16
 
 // newNetwork returns the addresses of cluster i.
 func newNetwork(i int) network {
-	return network{
-		link:   fmt.Sprintf("kvbmc%d", i),
-		hostIP: fmt.Sprintf("10.99.%d.1", i), nodeIP: fmt.Sprintf("10.99.%d.2", i),
-		pods:     fmt.Sprintf("10.244.%d.0/24", i),
+	n := network{
+		link:     fmt.Sprintf("kvbmc%d", i),
+		hostIP:   fmt.Sprintf("10.99.%d.1", i),
+		pods:     fmt.Sprintf("10.245.%d.0/23", i*maxNodes),
 		services: fmt.Sprintf("10.96.%d.0/20", i*16),
 	}
+	for node := range n.nodes {
+		first := node * 128
+		n.nodes[node] = nodeNetwork{
+			ip:      fmt.Sprintf("10.99.%d.%d", i, first+2),
+			gateway: fmt.Sprintf("10.99.%d.%d", i, first+1),
+			link:    fmt.Sprintf("10.99.%d.%d/25", i, first),
+			pods:    fmt.Sprintf("10.245.%d.0/24", i*maxNodes+node),
+		}
+	}
+	return n
 }
+
+// nodeIP is the address of the first node, where the control plane listens.
+func (n network) nodeIP() string { return n.nodes[0].ip }
 
 // firstAddress is the first usable address of a range: of the services, that
 // of the API server.
@@ -135,16 +164,16 @@ func parseCgroups(s string) map[string]string {
 	return own
 }
 
-// makeCgroups makes a cgroup of our own for each controller. Each is recorded
-// before it is made.
-func makeCgroups(j *journal) ([]string, error) {
+// makeCgroups makes a cgroup of our own for each controller, for the node of
+// that name. Each is recorded before it is made.
+func makeCgroups(j *journal, name string) ([]string, error) {
 	own, err := ownCgroups()
 	if err != nil {
 		return nil, err
 	}
 	var made []string
 	for _, c := range controllers {
-		dir := filepath.Join(own[c], "kubevirtbmc-"+j.id)
+		dir := filepath.Join(own[c], "kubevirtbmc-"+j.id+"-"+name)
 		if slices.Contains(made, dir) {
 			continue
 		}
@@ -175,21 +204,13 @@ func makeCgroups(j *journal) ([]string, error) {
 // clusters that come up at the same time, and its hardware address tells Down
 // that it is ours. Link and routes go with the network namespace at the latest.
 func connect(ctx context.Context, pid int, id string) (network, error) {
-	ip := func(args string) error {
-		path, err := lookPath("ip")
-		if err != nil {
-			return err
-		}
-		_, err = output(command(ctx, path, strings.Fields(args)...))
-		return err
-	}
 	var n network
 	for i := 0; ; i++ {
 		if i == maxClusters {
 			return n, fmt.Errorf("all %d address ranges are in use", maxClusters)
 		}
 		n = newNetwork(i)
-		err := ip(fmt.Sprintf("link add %s address %s type veth peer name eth0 netns %d", n.link, linkAddress(id), pid))
+		err := ip(ctx, 0, fmt.Sprintf("link add %s address %s type veth peer name eth0 netns %d", n.link, linkAddress(id), pid))
 		if err == nil {
 			break
 		}
@@ -197,57 +218,102 @@ func connect(ctx context.Context, pid int, id string) (network, error) {
 			return n, err
 		}
 	}
-	for _, args := range []string{
-		"addr add " + n.hostIP + "/24 dev " + n.link,
-		"link set " + n.link + " up",
-		"route add " + n.pods + " via " + n.nodeIP,
-		"route add " + n.services + " via " + n.nodeIP,
-	} {
-		if err := ip(args); err != nil {
-			return n, err
-		}
+	if err := ip(ctx, 0,
+		"addr add "+n.hostIP+"/25 dev "+n.link,
+		"link set "+n.link+" up",
+		"route add "+n.pods+" via "+n.nodeIP(),
+		"route add "+n.services+" via "+n.nodeIP(),
+		"route add "+n.nodes[1].link+" via "+n.nodeIP(),
+	); err != nil {
+		return n, err
 	}
-	for _, args := range []string{
-		"link set lo up",
-		"addr add " + n.nodeIP + "/24 dev eth0",
-		"link set eth0 up",
-		"route add default via " + n.hostIP,
-	} {
-		path, err := lookPath("ip")
-		if err != nil {
-			return n, err
-		}
-		if _, err := output(command(ctx, "nsenter", append([]string{"-t", strconv.Itoa(pid), "-n", path}, strings.Fields(args)...)...)); err != nil {
-			return n, err
-		}
-	}
-	return n, nil
+	return n, attach(ctx, pid, n.nodes[0])
 }
 
-// upNode brings up the levels that have a node.
-func (c *Cluster) upNode(ctx context.Context, o Options, bin binaries, j *journal, log *progress) error {
-	cgroups, err := makeCgroups(j)
+// attach sets up a node's end of the link to its gateway.
+func attach(ctx context.Context, pid int, n nodeNetwork) error {
+	return ip(ctx, pid,
+		"link set lo up",
+		"addr add "+n.ip+"/25 dev eth0",
+		"link set eth0 up",
+		"route add default via "+n.gateway,
+	)
+}
+
+// join links a second node to the first one, which becomes its gateway. All of
+// it is inside of their namespaces.
+func join(ctx context.Context, first, second int, n network) error {
+	name, its := nodeName(1), n.nodes[1]
+	if err := ip(ctx, first,
+		fmt.Sprintf("link add %s type veth peer name eth0 netns %d", name, second),
+		"addr add "+its.gateway+"/25 dev "+name,
+		"link set "+name+" up",
+		"route add "+its.pods+" via "+its.ip,
+	); err != nil {
+		return err
+	}
+	return attach(ctx, second, its)
+}
+
+// ip runs ip once for each list of arguments, in the network namespace of a
+// process, or in our own if pid is 0.
+func ip(ctx context.Context, pid int, args ...string) error {
+	path, err := lookPath("ip")
 	if err != nil {
 		return err
 	}
+	for _, a := range args {
+		cmd := command(ctx, path, strings.Fields(a)...)
+		if pid != 0 {
+			cmd = command(ctx, "nsenter", append([]string{"-t", strconv.Itoa(pid), "-n", path}, strings.Fields(a)...)...)
+		}
+		if _, err := output(cmd); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// upNode brings up the levels that have nodes.
+func (c *Cluster) upNode(ctx context.Context, o Options, bin binaries, j *journal, log *progress) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	l, err := startLauncher(bin.path("node"), o.Dir, j, node.Launch{Cgroups: cgroups, Namespaces: true}, cancel)
+	var launchers []*launcher
+	for i := range o.Nodes {
+		cgroups, err := makeCgroups(j, nodeName(i))
+		if err != nil {
+			return err
+		}
+		l, err := startLauncher(bin.path("node"), o.Dir, nodeName(i), j, node.Launch{Cgroups: cgroups, Namespaces: true}, cancel)
+		if err != nil {
+			return err
+		}
+		defer l.close() // for all of them if something fails, else they are closed
+		launchers = append(launchers, l)
+		c.NodePIDs = append(c.NodePIDs, l.pid)
+	}
+	n, err := connect(ctx, c.NodePIDs[0], j.id)
 	if err != nil {
 		return err
 	}
-	defer l.close()
-	n, err := connect(ctx, l.pid, j.id)
+	if o.Nodes > 1 {
+		if err := join(ctx, c.NodePIDs[0], c.NodePIDs[1], n); err != nil {
+			return err
+		}
+	}
+	c.NodeIP, c.HostIP = n.nodeIP(), n.hostIP
+	keys, server := filepath.Join(o.Dir, "pki"), "https://"+n.nodeIP()+":6443"
+	ca, err := pki(keys, c.Kubeconfig, server, firstAddress(n.services), net.ParseIP(n.nodeIP()), net.ParseIP(n.hostIP))
 	if err != nil {
 		return err
 	}
-	c.NodePID, c.NodeIP, c.HostIP = l.pid, n.nodeIP, n.hostIP
-	keys := filepath.Join(o.Dir, "pki")
-	if err := pki(keys, c.Kubeconfig, "https://"+n.nodeIP+":6443", firstAddress(n.services), net.ParseIP(n.nodeIP), net.ParseIP(n.hostIP)); err != nil {
-		return err
-	}
-	if err := l.run(nodeSpec(o.Dir, bin, n, kubeVirtPins[o.KubeVirtVersion].gates)); err != nil {
-		return err
+	for i, l := range launchers {
+		if err := nodePKI(ca, keys, server, nodeName(i), net.ParseIP(n.nodes[i].ip)); err != nil {
+			return err
+		}
+		if err := l.run(nodeSpec(o.Dir, bin, n, i, kubeVirtPins[o.KubeVirtVersion].gates)); err != nil {
+			return err
+		}
 	}
 	if err := c.waitReady(ctx); err != nil {
 		return err
@@ -263,21 +329,28 @@ func (c *Cluster) upNode(ctx context.Context, o Options, bin binaries, j *journa
 		return err
 	}
 	log.step("images are loaded")
-	if err := poll(ctx, "node", 3*time.Minute, 300*time.Millisecond, func(ctx context.Context) error {
-		s, err := c.output(ctx, "get", "node", nodeName, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
+	for i := range o.Nodes {
+		if err := c.waitNode(ctx, nodeName(i)); err != nil {
+			return err
+		}
+	}
+	// KubeVirt's own programs, but for virt-handler, run on control plane nodes only.
+	if _, err := c.output(ctx, "label", "node", nodeName(0), "node-role.kubernetes.io/control-plane=", "--overwrite"); err != nil {
+		return err
+	}
+	log.step("all nodes are ready: %d", o.Nodes)
+	return c.installKubeVirt(ctx, o, bin, log)
+}
+
+// waitNode waits until a node is ready.
+func (c *Cluster) waitNode(ctx context.Context, name string) error {
+	return poll(ctx, name, 3*time.Minute, 300*time.Millisecond, func(ctx context.Context) error {
+		s, err := c.output(ctx, "get", "node", name, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
 		if err == nil && s != "True" {
-			err = fmt.Errorf("node is not ready (%q)", s)
+			err = fmt.Errorf("%s is not ready (%q)", name, s)
 		}
 		return err
-	}); err != nil {
-		return err
-	}
-	// virt-operator runs on control plane nodes only.
-	if _, err := c.output(ctx, "label", "node", nodeName, "node-role.kubernetes.io/control-plane=", "--overwrite"); err != nil {
-		return err
-	}
-	log.step("the node is ready")
-	return c.installKubeVirt(ctx, o, bin, log)
+	})
 }
 
 // bindings let kube-proxy and our DNS server read what they need.
@@ -301,58 +374,84 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: testbed-
 subjects: [{kind: User, name: "system:kube-dns"}]
 `
 
-// nodeSpec says what the node consists of; gates are Kubernetes' feature gates.
-func nodeSpec(dir string, bin binaries, n network, gates string) node.Spec {
-	keys, conf := filepath.Join(dir, "pki"), filepath.Join(dir, "conf")
-	kubeconfig := func(name string) string { return filepath.Join(keys, name+".kubeconfig") }
+// nodeSpec says what node i consists of; gates are Kubernetes' feature gates.
+func nodeSpec(dir string, bin binaries, n network, i int, gates string) node.Spec {
+	name, its := nodeName(i), n.nodes[i]
+	keys, root, conf, logs := filepath.Join(dir, "pki"), filepath.Join(dir, "root", name), filepath.Join(dir, "conf", name), filepath.Join(dir, "log")
+	kubelet := []string{
+		bin.path("kubelet"), "--config=" + filepath.Join(conf, "kubelet.yaml"), "--kubeconfig=" + filepath.Join(keys, "kubelet-"+name+".kubeconfig"),
+		"--hostname-override=" + name, "--node-ip=" + its.ip, "--root-dir=/var/lib/kubelet", "--v=2",
+	}
+	if gates != "" {
+		kubelet = append(kubelet, "--feature-gates="+gates)
+	}
+	commands := [][]string{
+		{"containerd", "--config", filepath.Join(conf, "containerd.toml")},
+		kubelet,
+		{bin.path("kube-proxy"), "--config=" + filepath.Join(conf, "kube-proxy.yaml")},
+	}
+	if i == 0 {
+		commands = append(controlPlane(keys, bin, n, gates), commands...)
+	} else {
+		logs = filepath.Join(logs, name)
+	}
+	return node.Spec{
+		Hostname: name, Root: root, Overlaid: overlaid, Private: private, Controllers: controllers,
+		Path: os.Getenv("PATH") + ":" + sbin,
+		Sysctls: map[string]string{
+			"net/ipv4/ip_forward": "1", "net/ipv4/conf/all/route_localnet": "1", "net/bridge/bridge-nf-call-iptables": "1",
+		},
+		Files: map[string]string{
+			"/etc/hosts":                           hosts(n),
+			"/etc/resolv.conf":                     "nameserver " + n.nodeIP() + "\n",
+			"/etc/cni/net.d/10-testbed.conflist":   cniConfig(its.pods),
+			filepath.Join(conf, "containerd.toml"): containerdConfig(),
+			filepath.Join(conf, "kubelet.yaml"):    kubeletConfig(keys, name, filepath.Join(root, "volumeplugins"), n.nodeIP()),
+			filepath.Join(conf, "kube-proxy.yaml"): proxyConfig(filepath.Join(keys, "proxy.kubeconfig"), name, n.pods),
+		},
+		Daemons: daemons(logs, commands...),
+	}
+}
+
+// hosts is a file of hosts' names. The API server knows a node by its name.
+func hosts(n network) string {
+	text := "127.0.0.1 localhost\n"
+	for i, node := range n.nodes {
+		text += node.ip + " " + nodeName(i) + "\n"
+	}
+	return text
+}
+
+// controlPlane is the command lines of what runs on the first node alone.
+func controlPlane(keys string, bin binaries, n network, gates string) [][]string {
 	apiserver := append([]string{
-		bin.path("kube-apiserver"), "--bind-address=0.0.0.0", "--secure-port=6443", "--advertise-address=" + n.nodeIP,
+		bin.path("kube-apiserver"), "--bind-address=0.0.0.0", "--secure-port=6443", "--advertise-address=" + n.nodeIP(),
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
 		"--kubelet-client-certificate=" + filepath.Join(keys, "apiserver-kubelet.crt"), "--kubelet-client-key=" + filepath.Join(keys, "apiserver-kubelet.key"),
 		"--kubelet-certificate-authority=" + filepath.Join(keys, "ca.crt"),
 		// It reaches aggregated API servers at their pods' addresses.
 		"--enable-aggregator-routing=true",
 	}, apiserverArgs(keys, 2379, n.services)...)
-	kubelet := []string{bin.path("kubelet"), "--config=" + filepath.Join(conf, "kubelet.yaml"), "--kubeconfig=" + kubeconfig("kubelet"), "--hostname-override=" + nodeName, "--node-ip=" + n.nodeIP, "--root-dir=/var/lib/kubelet", "--v=2"}
 	if gates != "" {
 		apiserver = append(apiserver, "--feature-gates="+gates)
-		kubelet = append(kubelet, "--feature-gates="+gates)
 	}
-	manager := []string{
-		bin.path("kube-controller-manager"), "--kubeconfig=" + kubeconfig("controller-manager"),
-		"--authentication-kubeconfig=" + kubeconfig("controller-manager"), "--authorization-kubeconfig=" + kubeconfig("controller-manager"),
+	kubeconfig := func(name string) []string {
+		path := filepath.Join(keys, name+".kubeconfig")
+		return []string{"--kubeconfig=" + path, "--authentication-kubeconfig=" + path, "--authorization-kubeconfig=" + path, "--leader-elect=false", "--bind-address=127.0.0.1"}
+	}
+	manager := append([]string{
+		bin.path("kube-controller-manager"),
 		"--service-account-private-key-file=" + filepath.Join(keys, "sa.key"), "--root-ca-file=" + filepath.Join(keys, "ca.crt"), "--use-service-account-credentials=true",
 		"--cluster-signing-cert-file=" + filepath.Join(keys, "ca.crt"), "--cluster-signing-key-file=" + filepath.Join(keys, "ca.key"),
-		"--allocate-node-cidrs=true", "--cluster-cidr=" + n.pods, "--node-cidr-mask-size=24", "--service-cluster-ip-range=" + n.services,
-		"--leader-elect=false", "--bind-address=127.0.0.1",
-	}
-	scheduler := []string{
-		bin.path("kube-scheduler"), "--kubeconfig=" + kubeconfig("scheduler"),
-		"--authentication-kubeconfig=" + kubeconfig("scheduler"), "--authorization-kubeconfig=" + kubeconfig("scheduler"),
-		"--leader-elect=false", "--bind-address=127.0.0.1",
-	}
-	return node.Spec{
-		Hostname: nodeName, Root: filepath.Join(dir, "root"), Overlaid: overlaid, Private: private, Controllers: controllers,
-		Path: os.Getenv("PATH") + ":" + sbin,
-		Sysctls: map[string]string{
-			"net/ipv4/ip_forward": "1", "net/ipv4/conf/all/route_localnet": "1", "net/bridge/bridge-nf-call-iptables": "1",
-		},
-		Files: map[string]string{
-			"/etc/hosts":                           "127.0.0.1 localhost\n" + n.nodeIP + " " + nodeName + "\n",
-			"/etc/resolv.conf":                     "nameserver " + n.nodeIP + "\n",
-			"/etc/cni/net.d/10-testbed.conflist":   cniConfig(n),
-			filepath.Join(conf, "containerd.toml"): containerdConfig(),
-			filepath.Join(conf, "kubelet.yaml"):    kubeletConfig(keys, dir, n),
-			filepath.Join(conf, "kube-proxy.yaml"): proxyConfig(kubeconfig("proxy"), n),
-		},
-		Daemons: daemons(dir,
-			etcdArgs("/var/lib/etcd/testbed", 2379, 2380),
-			apiserver, manager, scheduler,
-			[]string{"containerd", "--config", filepath.Join(conf, "containerd.toml")},
-			kubelet,
-			[]string{bin.path("kube-proxy"), "--config=" + filepath.Join(conf, "kube-proxy.yaml")},
-			[]string{bin.path("dns"), "-listen=" + n.nodeIP + ":53", "-server=https://127.0.0.1:6443", "-ca=" + filepath.Join(keys, "ca.crt"), "-cert=" + filepath.Join(keys, "dns.crt"), "-key=" + filepath.Join(keys, "dns.key")},
-		),
+		// The nodes' ranges of pods are in their network's configuration.
+		"--allocate-node-cidrs=false", "--service-cluster-ip-range=" + n.services,
+	}, kubeconfig("controller-manager")...)
+	return [][]string{
+		etcdArgs("/var/lib/etcd/testbed", 2379, 2380),
+		apiserver,
+		manager,
+		append([]string{bin.path("kube-scheduler")}, kubeconfig("scheduler")...),
+		{bin.path("dns"), "-listen=" + n.nodeIP() + ":53", "-server=https://127.0.0.1:6443", "-ca=" + filepath.Join(keys, "ca.crt"), "-cert=" + filepath.Join(keys, "dns.crt"), "-key=" + filepath.Join(keys, "dns.key")},
 	}
 }
 
@@ -384,42 +483,43 @@ oom_score = 0
 `, pauseImage)
 }
 
-// cniConfig is the pod network: a bridge that routes, without masquerading.
-func cniConfig(n network) string {
+// cniConfig is the network of a node's pods: a bridge that routes, without
+// masquerading.
+func cniConfig(pods string) string {
 	return fmt.Sprintf(`{"cniVersion": "0.4.0", "name": "testbed", "plugins": [
  {"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": false, "hairpinMode": true, "promiscMode": false,
   "ipam": {"type": "host-local", "ranges": [[{"subnet": %q}]], "routes": [{"dst": "0.0.0.0/0"}]}},
  {"type": "portmap", "capabilities": {"portMappings": true}}]}
-`, n.pods)
+`, pods)
 }
 
 // kubeletConfig is kubelet's configuration. Its disk accounting stays on: with
 // localStorageCapacityIsolation off, virt-launcher pods stay pending.
-func kubeletConfig(keys, dir string, n network) string {
+func kubeletConfig(keys, name, plugins, dns string) string {
 	return fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {clientCAFile: %[1]s/ca.crt}}
 authorization: {mode: Webhook}
-tlsCertFile: %[1]s/kubelet-serving.crt
-tlsPrivateKeyFile: %[1]s/kubelet-serving.key
+tlsCertFile: %[1]s/kubelet-serving-%[2]s.crt
+tlsPrivateKeyFile: %[1]s/kubelet-serving-%[2]s.key
 cgroupDriver: cgroupfs
 failSwapOn: false
 failCgroupV1: false
 containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
-clusterDNS: [%[2]s]
+clusterDNS: [%[4]s]
 clusterDomain: cluster.local
 resolvConf: /etc/resolv.conf
 imageGCHighThresholdPercent: 100
 evictionHard: {memory.available: 100Mi, nodefs.available: 1%%, imagefs.available: 1%%, nodefs.inodesFree: 1%%}
 staticPodPath: ""
 protectKernelDefaults: false
-volumePluginDir: %[3]s/root/volumeplugins
-`, keys, n.nodeIP, dir)
+volumePluginDir: %[3]s
+`, keys, name, plugins, dns)
 }
 
 // proxyConfig is kube-proxy's configuration. It leaves alone the limits of
 // connection tracking, which belong to the host.
-func proxyConfig(kubeconfig string, n network) string {
+func proxyConfig(kubeconfig, name, pods string) string {
 	return fmt.Sprintf(`apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 mode: iptables
@@ -428,17 +528,22 @@ hostnameOverride: %s
 clientConnection: {kubeconfig: %s}
 conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
 metricsBindAddress: 127.0.0.1:10249
-`, n.pods, nodeName, kubeconfig)
+`, pods, name, kubeconfig)
 }
 
-// inNode returns a command that runs inside the node.
-func (c *Cluster) inNode(ctx context.Context, args ...string) *exec.Cmd {
-	return command(ctx, "nsenter", append([]string{"-t", strconv.Itoa(c.NodePID), "-a"}, args...)...)
+// inNode returns a command that runs inside the node whose first process is pid.
+func inNode(ctx context.Context, pid int, args ...string) *exec.Cmd {
+	return command(ctx, "nsenter", append([]string{"-t", strconv.Itoa(pid), "-a"}, args...)...)
 }
 
+// waitContainerd waits until containerd answers on all nodes.
 func (c *Cluster) waitContainerd(ctx context.Context) error {
 	return poll(ctx, "containerd", time.Minute, 200*time.Millisecond, func(ctx context.Context) error {
-		_, err := output(c.inNode(ctx, "ctr", "version"))
-		return err
+		for _, pid := range c.NodePIDs {
+			if _, err := output(inNode(ctx, pid, "ctr", "version")); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 }

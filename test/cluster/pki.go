@@ -147,56 +147,63 @@ func writeKey(path string, key *ecdsa.PrivateKey) ([]byte, error) {
 
 // pki writes all certificates and kubeconfigs of a cluster to dir, and the
 // administrator's kubeconfig to admin. The apiserver's certificate is valid
-// for ips, the first of which is the node's.
-func pki(dir, admin, server string, serviceIP net.IP, ips ...net.IP) error {
+// for ips. Nodes have certificates of their own, see nodePKI.
+func pki(dir, admin, server string, serviceIP net.IP, ips ...net.IP) (*authority, error) {
 	ca, err := newAuthority(dir, "ca")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	frontProxy, err := newAuthority(dir, "front-proxy-ca")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	serviceAccounts, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if _, err := writeKey(filepath.Join(dir, "sa.key"), serviceAccounts); err != nil {
-		return err
+		return nil, err
 	}
 	public, err := x509.MarshalPKIXPublicKey(serviceAccounts.Public())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := writeFile(filepath.Join(dir, "sa.pub"), pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}), 0o644); err != nil {
-		return err
+		return nil, err
 	}
 	loopback := net.IPv4(127, 0, 0, 1)
-	nodeUser, nodes := "system:node:"+nodeName, []string{"system:nodes"}
 	masters := []string{"system:masters"}
 	for _, l := range []leaf{
 		{name: "apiserver", user: "kube-apiserver", dns: []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"}, ips: append([]net.IP{loopback, serviceIP}, ips...)},
-		{name: "kubelet-serving", user: nodeUser, groups: nodes, dns: []string{nodeName}, ips: append([]net.IP{loopback}, ips[:1]...)},
 		{name: "apiserver-kubelet", user: "apiserver-kubelet-client", groups: masters},
 		{name: "dns", user: "system:kube-dns"},
 	} {
 		if _, _, err := ca.issue(l); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	if _, _, err := frontProxy.issue(leaf{name: "front-proxy-client", user: "front-proxy-client"}); err != nil {
-		return err
+		return nil, err
 	}
 	for path, l := range map[string]leaf{
 		admin: {name: "admin", user: "admin", groups: masters},
 		filepath.Join(dir, "controller-manager.kubeconfig"): {name: "controller-manager", user: "system:kube-controller-manager"},
 		filepath.Join(dir, "scheduler.kubeconfig"):          {name: "scheduler", user: "system:kube-scheduler"},
-		filepath.Join(dir, "kubelet.kubeconfig"):            {name: "kubelet", user: nodeUser, groups: nodes},
 		filepath.Join(dir, "proxy.kubeconfig"):              {name: "proxy", user: "system:kube-proxy"},
 	} {
 		if err := ca.kubeconfig(path, server, l); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return ca, nil
+}
+
+// nodePKI writes the certificates of a node's kubelet, and its kubeconfig, to dir.
+func nodePKI(ca *authority, dir, server, name string, ip net.IP) error {
+	user, groups := "system:node:"+name, []string{"system:nodes"}
+	loopback := net.IPv4(127, 0, 0, 1)
+	if _, _, err := ca.issue(leaf{name: "kubelet-serving-" + name, user: user, groups: groups, dns: []string{name}, ips: []net.IP{loopback, ip}}); err != nil {
+		return err
+	}
+	return ca.kubeconfig(filepath.Join(dir, "kubelet-"+name+".kubeconfig"), server, leaf{name: "kubelet-" + name, user: user, groups: groups})
 }

@@ -16,7 +16,12 @@ import (
 func TestPKI(t *testing.T) {
 	dir := t.TempDir()
 	admin := filepath.Join(dir, "kubeconfig")
-	if err := pki(dir, admin, "https://10.99.0.2:6443", net.IPv4(10, 96, 0, 1), net.IPv4(10, 99, 0, 2), net.IPv4(10, 99, 0, 1)); err != nil {
+	const server = "https://10.99.0.2:6443"
+	ca, err := pki(dir, admin, server, net.IPv4(10, 96, 0, 1), net.IPv4(10, 99, 0, 2), net.IPv4(10, 99, 0, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := nodePKI(ca, dir, server, nodeName(1), net.IPv4(10, 99, 0, 130)); err != nil {
 		t.Fatal(err)
 	}
 	roots := x509.NewCertPool()
@@ -37,10 +42,13 @@ func TestPKI(t *testing.T) {
 		}
 	}
 	client := x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
-	if c := load("kubelet"); c.Subject.CommonName != "system:node:"+nodeName || c.Subject.Organization[0] != "system:nodes" {
+	if c := load("kubelet-node-2"); c.Subject.CommonName != "system:node:node-2" || c.Subject.Organization[0] != "system:nodes" {
 		t.Errorf("kubelet is %s", c.Subject)
 	} else if _, err := c.Verify(client); err != nil {
 		t.Errorf("kubelet: %v", err)
+	}
+	if _, err := load("kubelet-serving-node-2").Verify(x509.VerifyOptions{Roots: roots, DNSName: "10.99.0.130"}); err != nil {
+		t.Errorf("kubelet as a server: %v", err)
 	}
 	if _, err := load("front-proxy-client").Verify(client); err == nil {
 		t.Error("the front proxy's certificate is valid as a user's")

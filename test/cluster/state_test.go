@@ -161,10 +161,12 @@ func TestOptions_withDefaults(t *testing.T) {
 		o    Options
 		want string
 	}{
-		"no level":                   {Options{}, "level"},
-		"unknown version":            {Options{Level: LevelAPI, KubeVirtVersion: "v0.1.0"}, "version"},
-		"a name that no mount takes": {Options{Level: LevelAPI, Dir: "/tmp/a,b"}, "overlay"},
-		"below what it covers":       {Options{Level: LevelAPI, Dir: "/var/lib/x"}, "covers"},
+		"no level":                                     {Options{}, "level"},
+		"unknown version":                              {Options{Level: LevelAPI, KubeVirtVersion: "v0.1.0"}, "version"},
+		"a name that no mount takes":                   {Options{Level: LevelAPI, Dir: "/tmp/a,b"}, "overlay"},
+		"below what it covers":                         {Options{Level: LevelAPI, Dir: "/var/lib/x"}, "covers"},
+		"more nodes than can be":                       {Options{Level: LevelKubeVirt, Nodes: 3}, "nodes"},
+		"a node without kubelet":                       {Options{Level: LevelAPI, Nodes: 1}, "nodes"},
 		"a version that cannot be built for the level": {Options{Level: LevelReal, KubeVirtVersion: "v1.8.4"}, "cannot be built"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -172,6 +174,11 @@ func TestOptions_withDefaults(t *testing.T) {
 				t.Errorf("withDefaults() of %+v: %v, want an error with %q", test.o, err, test.want)
 			}
 		})
+	}
+	for level, want := range map[Level]int{LevelAPI: 0, LevelKubeVirt: 2, LevelReal: 1} {
+		if o, err := (Options{Level: level}).withDefaults(); err != nil || o.Nodes != want {
+			t.Errorf("level %s has %d nodes, %v, want %d", level, o.Nodes, err, want)
+		}
 	}
 	o, err := Options{Level: LevelAPI, Dir: "relative"}.withDefaults()
 	if err != nil || !filepath.IsAbs(o.Dir) || o.Log == nil || o.KubeVirtVersion != KubeVirtVersions()[0] {

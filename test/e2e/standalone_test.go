@@ -21,6 +21,7 @@ import (
 	"text/template"
 	"time"
 
+	"kubevirtbmc.dev/pkg/testport"
 	"kubevirtbmc.dev/test/cluster"
 	"kubevirtbmc.dev/test/launch"
 )
@@ -242,7 +243,7 @@ func (b *bed) startBMC() {
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		b.Fatal(err)
 	}
-	b.ipmiPort = launch.FreePorts(b, 3)
+	b.ipmiPort = testport.FreeRow(b, 3)
 	b.system = fmt.Sprintf("https://127.0.0.1:%d/redfish/v1/Systems/1", b.ipmiPort+1)
 	b.caFile = filepath.Join(dir, "ca.pem")
 	standalone := launch.Start(b, []string{"BMC_USERNAME=" + username, "BMC_PASSWORD=" + password, "KUBEVIRTBMC_TOKEN=" + token}, program,

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"kubevirtbmc.dev/pkg/testport"
 	"kubevirtbmc.dev/test/launch"
 )
 
@@ -25,7 +26,7 @@ func TestStandalone_printedLines_workWhenPasted(t *testing.T) {
 	// Debian has no grpcurl: make test builds it.
 	bin := filepath.Join(launch.Root(), "bin")
 	path := "PATH=" + bin + ":" + os.Getenv("PATH")
-	first := launch.FreePorts(t, 7)
+	first := testport.FreeRow(t, 7)
 	// Without credentials in the environment, which are then generated.
 	s := launch.Start(t, []string{path}, launch.Build(t, "cmd/kubevirtbmc"), "standalone", "--simulate", "3",
 		"--ipmi-port", fmt.Sprint(first), "--redfish-port", fmt.Sprint(first+3), "--api-port", fmt.Sprint(first+6),
@@ -76,7 +77,7 @@ func TestStandalone_badStart_saysWhyItCanNotStart(t *testing.T) {
 		"password too long":   {[]string{"standalone", "--simulate", "1"}, "IPMI carries 20"},
 		"unknown command":     {[]string{"explode"}, `unknown command "explode"`},
 		"certificate alone":   {[]string{"standalone", "--simulate", "1", "--tls-cert-file", "x"}, "go together"},
-		"IPMI port in use":    {[]string{"standalone", "--simulate", "1", "--ipmi-port", s.IPMIPort(0), "--redfish-port", fmt.Sprint(launch.FreePorts(t, 1)), "--api-port", fmt.Sprint(launch.FreePorts(t, 1))}, "can't be served"},
+		"IPMI port in use":    {[]string{"standalone", "--simulate", "1", "--ipmi-port", s.IPMIPort(0), "--redfish-port", fmt.Sprint(testport.Free(t)), "--api-port", fmt.Sprint(testport.Free(t))}, "can't be served"},
 		"no simulator there":  {[]string{"standalone", "--simulator-address", "127.0.0.1:1"}, "--simulator-ca-file"},
 	} {
 		t.Run(name, func(t *testing.T) {

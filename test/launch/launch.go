@@ -8,10 +8,8 @@ package launch
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
-	"math/big"
 	"net"
 	"os"
 	"os/exec"
@@ -210,97 +208,4 @@ func withoutOurs(env []string) []string {
 		}
 	}
 	return kept
-}
-
-// Ports that tests use are below the ephemeral ones (from 32768), so that no
-// client's connection takes one in between. Each test process has a zone of its
-// own, and each call of FreePorts ports of its own: a port that is free now may
-// otherwise be another test's a moment later.
-const (
-	firstPort = 10000
-	zones     = 4
-	zoneSize  = (32768 - firstPort) / zones
-)
-
-// zone is this process's: the first whose abstract socket nobody else listens on.
-// A process that finds none, or needs more ports than a zone has, takes its
-// chances with all.
-var zone = sync.OnceValue(func() reservation {
-	for z := range zones {
-		listener, err := net.Listen("unix", fmt.Sprintf("@kubevirtbmc-test-ports-%d", z))
-		if err == nil {
-			return reservation{z, listener}
-		}
-	}
-	return reservation{number: -1}
-})
-
-// reservation of a zone lasts as long as its listener is referred to.
-type reservation struct {
-	number int
-	net.Listener
-}
-
-var handedOut struct {
-	sync.Mutex
-	ports map[int]bool
-}
-
-// FreePorts returns the first of n ports in a row that are free for both TCP
-// and UDP on the loopback address.
-func FreePorts(tb testing.TB, n int) int {
-	tb.Helper()
-	from, size := firstPort, zones*zoneSize
-	if z := zone().number; z >= 0 && n <= zoneSize {
-		from, size = firstPort+z*zoneSize, zoneSize
-	}
-	handedOut.Lock()
-	defer handedOut.Unlock()
-	for range 500 {
-		r, err := rand.Int(rand.Reader, big.NewInt(int64(size-n+1)))
-		if err != nil {
-			tb.Fatal(err)
-		}
-		if first := from + int(r.Int64()); take(first, n) {
-			return first
-		}
-	}
-	tb.Fatalf("no %d free ports in a row", n)
-	return 0
-}
-
-// take hands ports out, for the length of the process.
-func take(first, n int) bool {
-	for port := first; port < first+n; port++ {
-		if handedOut.ports[port] {
-			return false
-		}
-	}
-	if !allFree(first, n) {
-		return false
-	}
-	if handedOut.ports == nil {
-		handedOut.ports = map[int]bool{}
-	}
-	for port := first; port < first+n; port++ {
-		handedOut.ports[port] = true
-	}
-	return true
-}
-
-func allFree(first, n int) bool {
-	for port := first; port < first+n; port++ {
-		address := fmt.Sprintf("127.0.0.1:%d", port)
-		l, err := net.Listen("tcp", address)
-		if err != nil {
-			return false
-		}
-		_ = l.Close()
-		u, err := net.ListenPacket("udp", address)
-		if err != nil {
-			return false
-		}
-		_ = u.Close()
-	}
-	return true
 }

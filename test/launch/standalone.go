@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"path/filepath"
 	"testing"
+
+	"kubevirtbmc.dev/pkg/testport"
 )
 
 // Standalone is a running `kubevirtbmc standalone` with simulated machines.
@@ -23,7 +25,7 @@ type Standalone struct {
 // all of them are served and returns how to reach them.
 func StartStandalone(tb testing.TB, n int, args ...string) *Standalone {
 	tb.Helper()
-	first := FreePorts(tb, n+n+1)
+	first := testport.FreeRow(tb, n+n+1)
 	s := &Standalone{
 		Username: "admin", Password: "Pass-word 20 chars!!", Token: "test-token",
 		CAFile: filepath.Join(tb.TempDir(), "ca.pem"),

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"kubevirtbmc.dev/pkg/testport"
 	"kubevirtbmc.dev/test/launch"
 )
 
@@ -49,15 +50,22 @@ type service struct {
 	process *launch.Process
 }
 
-func start(t *testing.T) *system {
+// needClients skips a test whose clients are not there: not every machine can
+// install them.
+func needClients(t *testing.T, programs ...string) {
 	t.Helper()
-	for _, program := range []string{"ipmitool", "curl"} {
+	for _, program := range programs {
 		if _, err := exec.LookPath(program); err != nil {
 			t.Skipf("%s is not installed (make clients)", program)
 		}
 	}
+}
+
+func start(t *testing.T) *system {
+	t.Helper()
+	needClients(t, "ipmitool", "curl")
 	c := newCredentials(t)
-	first := launch.FreePorts(t, 13)
+	first := testport.FreeRow(t, 13)
 	address := func(i int) string { return fmt.Sprintf("127.0.0.1:%d", first+i) }
 	simulator, power, media, registry := address(0), address(1), address(2), address(3)
 	s := &system{t: t, rest: address(4), ipmi: first + 5, redfish: first + 6, services: map[string]*service{}}

@@ -19,7 +19,9 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"kubevirtbmc.dev/pkg/certs"
 	"kubevirtbmc.dev/pkg/grpcclient"
+	"kubevirtbmc.dev/pkg/testport"
 	bootv1 "kubevirtbmc.dev/proto/gen/go/bmc/boot/v1"
 	powerv1 "kubevirtbmc.dev/proto/gen/go/bmc/power/v1"
 	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
@@ -43,7 +45,7 @@ func startReplicas(t *testing.T, count int) *replicas {
 	t.Helper()
 	c := newCredentials(t)
 	r := &replicas{T: t, program: launch.Build(t, "services/power"), caFile: c.ca, tokenFile: c.token}
-	first := launch.FreePorts(t, 2+2*count)
+	first := testport.FreeRow(t, 2+2*count)
 	address := func(n int) string { return fmt.Sprintf("127.0.0.1:%d", first+n) }
 	serve := func(n int) []string { return append(c.serve(address(n)), "--health-listen", address(n+1)) }
 	simulator := launch.Start(t, nil, launch.Build(t, "cmd/kubevirtbmc"), append([]string{"simulator", "--machines", fmt.Sprint(machines)}, serve(0)...)...)
@@ -85,12 +87,12 @@ func (r *replicas) caller(reversed bool) *replicaCaller {
 	}
 	names := manual.NewBuilderWithScheme("replicas")
 	names.InitialState(state)
-	tls, err := grpcclient.TLSFromCA(r.caFile)
+	roots, err := certs.LoadRoots(r.caFile)
 	if err != nil {
 		r.Fatal(err)
 	}
 	conn, err := grpcclient.Dial("replicas:///power", grpcclient.Config{
-		TLS: tls, Token: grpcclient.TokenFile(r.tokenFile),
+		Roots: roots.Pool, Token: grpcclient.TokenFile(r.tokenFile),
 		Options: []grpc.DialOption{grpc.WithResolvers(names), grpc.WithAuthority("127.0.0.1")},
 	})
 	if err != nil {

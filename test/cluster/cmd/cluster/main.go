@@ -24,7 +24,7 @@ commands:
   down        remove the cluster and whatever a crash left of one
   build       build what "up" needs
   status      say whether a cluster is up
-  load FILE   load an OCI archive into the node
+  load FILE   load an OCI archive into all nodes
 
 run "cluster COMMAND -h" for the flags
 `
@@ -49,16 +49,17 @@ func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("cluster "+args[0], flag.ContinueOnError)
 	dir := flags.String("dir", cluster.DefaultDir(), "directory for all state of the cluster")
 	level := string(cluster.LevelKubeVirt)
-	version, gates := "", ""
+	version, gates, nodes := "", "", 0
 	if args[0] == "up" || args[0] == "build" {
 		flags.StringVar(&level, "level", level, "how much is real: "+fmt.Sprint(cluster.Levels()))
 		flags.StringVar(&version, "kubevirt-version", cluster.KubeVirtVersions()[0], "one of "+fmt.Sprint(cluster.KubeVirtVersions()))
 		flags.StringVar(&gates, "feature-gates", "", "KubeVirt's feature gates to switch on, separated by commas")
+		flags.IntVar(&nodes, "nodes", 0, "how many nodes there are, 1 or 2; 0: 2 at level kubevirt, 1 at level real")
 	}
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
 	}
-	o := cluster.Options{Level: cluster.Level(level), KubeVirtVersion: version, Dir: *dir}
+	o := cluster.Options{Level: cluster.Level(level), KubeVirtVersion: version, Nodes: nodes, Dir: *dir}
 	if gates != "" {
 		o.FeatureGates = strings.Split(gates, ",")
 	}

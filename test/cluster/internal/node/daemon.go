@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"syscall"
 	"time"
 )
@@ -67,6 +68,9 @@ func keepRunning(s Spec) error {
 // startDaemon starts d, which dies with us, and returns its number. Its end is
 // seen by Wait4 of the caller.
 func startDaemon(d Daemon) (int, error) {
+	if err := os.MkdirAll(filepath.Dir(d.Log), 0o755); err != nil {
+		return 0, err
+	}
 	log, err := os.OpenFile(d.Log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
 		return 0, err

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The KubeVirtBMC Authors
 
 // Package node is what runs as the ancestor of all processes of a test
-// cluster. They live exactly as long as it does.
+// cluster, or of one of its nodes. They live exactly as long as it does.
 package node
 
 import "encoding/json"

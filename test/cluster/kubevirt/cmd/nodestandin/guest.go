@@ -4,6 +4,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -52,6 +53,8 @@ const (
 	crashed
 	// destroyed: it was switched off from outside.
 	destroyed
+	// moved: it lives on, on another node.
+	moved
 )
 
 // machine is one life of a virtual machine. The hypervisor's part follows
@@ -138,6 +141,13 @@ func bootDevices(spec *kvv1.VirtualMachineInstanceSpec) []bootDevice {
 
 // newMachine switches a machine on.
 func newMachine(vmi *kvv1.VirtualMachineInstance) *machine {
+	m := prepareMachine(vmi)
+	m.boot()
+	return m
+}
+
+// prepareMachine makes what the VMI says of a machine, which is still off.
+func prepareMachine(vmi *kvv1.VirtualMachineInstance) *machine {
 	duration := func(key string) time.Duration {
 		d, err := time.ParseDuration(vmi.Annotations[key])
 		if err != nil {
@@ -157,7 +167,6 @@ func newMachine(vmi *kvv1.VirtualMachineInstance) *machine {
 	if m.shutdownAfter == 0 {
 		m.shutdownAfter = shutdownDefault
 	}
-	m.boot()
 	return m
 }
 
@@ -241,6 +250,54 @@ func (m *machine) finish(o outcome) {
 	m.serial.disconnect(nil)
 }
 
+// memory is what a machine that moves to another node takes with it. All else
+// comes from its VMI.
+type memory struct {
+	Paused        bool          `json:"paused,omitempty"`
+	Up            time.Duration `json:"up"`
+	Booted        string        `json:"booted,omitempty"`
+	ShutdownAt    time.Duration `json:"shutdownAt,omitempty"`
+	RebootPending bool          `json:"rebootPending,omitempty"`
+	LastInput     time.Duration `json:"lastInput"`
+	LastOutput    time.Duration `json:"lastOutput"`
+	Line          []byte        `json:"line,omitempty"`
+}
+
+// move stops the machine and hands its memory to send. If that fails it goes on
+// where it was; otherwise it has gone, and its serial port is hung up.
+func (m *machine) move(send func(memory) error) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.end != alive {
+		return errors.New("the machine does not run")
+	}
+	s := memory{
+		Paused: m.paused, Up: m.up, ShutdownAt: m.shutdownAt, RebootPending: m.rebootPending,
+		LastInput: m.lastInput, LastOutput: m.lastOutput, Line: m.line,
+	}
+	if m.booted != nil {
+		s.Booted = m.booted.String()
+	}
+	if err := send(s); err != nil {
+		return err
+	}
+	m.finish(moved)
+	return nil
+}
+
+// resumeMachine goes on with a machine that has moved here.
+func resumeMachine(vmi *kvv1.VirtualMachineInstance, s memory) *machine {
+	m := prepareMachine(vmi)
+	m.paused, m.up, m.shutdownAt, m.rebootPending = s.Paused, s.Up, s.ShutdownAt, s.RebootPending
+	m.lastInput, m.lastOutput, m.line = s.LastInput, s.LastOutput, s.Line
+	for i, d := range m.boots {
+		if d.String() == s.Booted {
+			m.booted = &m.boots[i]
+		}
+	}
+	return m
+}
+
 // powerButton presses the power button. A paused guest does not see it.
 func (m *machine) powerButton() {
 	m.mu.Lock()
@@ -306,6 +363,12 @@ func (m *machine) state() (outcome, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.end, m.paused
+}
+
+// has reports whether the machine ended that way.
+func (m *machine) has(o outcome) bool {
+	end, _ := m.state()
+	return end == o
 }
 
 // input is what is typed on the serial console. The guest sends it back, and

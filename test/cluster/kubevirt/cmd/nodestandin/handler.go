@@ -5,10 +5,10 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
-	"hash/fnv"
 	"log"
-	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -20,6 +20,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -48,8 +49,10 @@ const (
 type handler struct {
 	client kubecli.KubevirtClient
 	node   string
-	// instances holds the VMIs on this node, by namespace/name.
-	instances cache.Store
+	// instances holds the VMIs on this node, by namespace/name; arriving those
+	// that are to migrate here.
+	instances, arriving cache.Store
+	peers               *http.Client
 
 	mu sync.Mutex
 	// lives holds what runs, by the VMI's UID.
@@ -61,12 +64,18 @@ type handler struct {
 type life struct {
 	*machine
 	pods []types.UID
+	// ips are the pod's addresses, empty until they are known.
+	ips []string
 	// shutdownSince is when the power button was first pressed for a VMI that
 	// is being deleted, pressed when it last was.
 	shutdownSince, pressed time.Time
 	// seen says that the pod's main process was there once, terminating that
 	// the pod is being deleted.
 	seen, terminating bool
+	// departed is when the machine left for, or came from, another node.
+	departed metav1.Time
+	// arrived is when it came.
+	arrived time.Time
 	// stored is the resource version that our last update made; a VMI that the
 	// cache holds in an older one is not acted upon.
 	stored string
@@ -78,12 +87,14 @@ func runHandler() error {
 	if err != nil {
 		return err
 	}
-	h := &handler{client: client, node: os.Getenv("NODE_NAME"), lives: map[types.UID]*life{}}
 	ctx := context.Background()
+	h := &handler{client: client, node: os.Getenv("NODE_NAME"), lives: map[types.UID]*life{}}
+	if h.peers, err = newPeerClient(ctx, client); err != nil {
+		return err
+	}
 	if err := offerDevices(ctx); err != nil {
 		return err
 	}
-	selector := kvv1.NodeNameLabel + "=" + h.node
 	changed := make(chan struct{}, 1)
 	poke := func() {
 		select {
@@ -91,28 +102,13 @@ func runHandler() error {
 		default:
 		}
 	}
-	store, informer := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: &cache.ListWatch{
-			ListFunc: func(o metav1.ListOptions) (runtime.Object, error) {
-				o.LabelSelector = selector
-				return client.VirtualMachineInstance("").List(ctx, o)
-			},
-			WatchFunc: func(o metav1.ListOptions) (watch.Interface, error) {
-				o.LabelSelector = selector
-				return client.VirtualMachineInstance("").Watch(ctx, o)
-			},
-		},
-		ObjectType: &kvv1.VirtualMachineInstance{},
-		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(any) { poke() },
-			UpdateFunc: func(any, any) { poke() },
-			DeleteFunc: func(any) { poke() },
-		},
-	})
-	h.instances = store
+	var here, coming cache.Controller
+	h.instances, here = h.follow(ctx, kvv1.NodeNameLabel, poke)
+	h.arriving, coming = h.follow(ctx, kvv1.MigrationTargetNodeNameLabel, poke)
 	failed := make(chan error, 2)
 	h.serve(failed)
-	go informer.Run(ctx.Done())
+	go here.Run(ctx.Done())
+	go coming.Run(ctx.Done())
 	go func() {
 		for ; ; time.Sleep(heartbeatEvery) {
 			if err := h.heartbeat(ctx); err != nil {
@@ -133,17 +129,56 @@ func runHandler() error {
 				h.look()
 			}
 		}
-		if informer.HasSynced() {
+		if here.HasSynced() && coming.HasSynced() {
 			h.reconcile(ctx)
 		}
 	}
 }
 
-// heartbeat marks the node as one that machines can be scheduled to. Labels of
-// KubeVirt's own are all that its admission policy lets virt-handler change.
+// follow keeps a store of the VMIs in which a label names this node.
+func (h *handler) follow(ctx context.Context, label string, poke func()) (cache.Store, cache.Controller) {
+	selector := label + "=" + h.node
+	return cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: &cache.ListWatch{
+			ListFunc: func(o metav1.ListOptions) (runtime.Object, error) {
+				o.LabelSelector = selector
+				return h.client.VirtualMachineInstance("").List(ctx, o)
+			},
+			WatchFunc: func(o metav1.ListOptions) (watch.Interface, error) {
+				o.LabelSelector = selector
+				return h.client.VirtualMachineInstance("").Watch(ctx, o)
+			},
+		},
+		ObjectType: &kvv1.VirtualMachineInstance{},
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc:    func(any) { poke() },
+			UpdateFunc: func(any, any) { poke() },
+			DeleteFunc: func(any) { poke() },
+		},
+	})
+}
+
+// cpuModel is the processor of all nodes.
+const cpuModel = "Stand-in"
+
+// heartbeat marks the node as one that machines can be scheduled and, since all
+// have the same processor, migrated to. Labels of KubeVirt's own are all that its
+// admission policy lets virt-handler change.
 func (h *handler) heartbeat(ctx context.Context) error {
-	patch := fmt.Sprintf(`{"metadata":{"labels":{"kubevirt.io/schedulable":"true","machine-type.node.kubevirt.io/q35":"true"},"annotations":{"kubevirt.io/heartbeat":%q}}}`, time.Now().UTC().Format(time.RFC3339))
-	_, err := h.client.CoreV1().Nodes().Patch(ctx, h.node, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
+	node := map[string]any{"metadata": map[string]any{
+		"labels": map[string]string{
+			kvv1.NodeSchedulable:                           "true",
+			"machine-type.node.kubevirt.io/q35":            "true",
+			kvv1.HostModelCPULabel + cpuModel:              "true",
+			kvv1.SupportedHostModelMigrationCPU + cpuModel: "true",
+		},
+		"annotations": map[string]string{kvv1.VirtHandlerHeartbeat: time.Now().UTC().Format(time.RFC3339)},
+	}}
+	patch, err := json.Marshal(node)
+	if err != nil {
+		return err
+	}
+	_, err = h.client.CoreV1().Nodes().Patch(ctx, h.node, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 	return err
 }
 
@@ -176,21 +211,28 @@ func (h *handler) look() {
 			l.kill()
 		}
 		l.seen = l.seen || running
+		if len(l.ips) == 0 {
+			l.ips = l.addresses(main)
+		}
 	}
 }
 
 // reconcile brings machines and VMIs together.
 func (h *handler) reconcile(ctx context.Context) {
 	uids := map[types.UID]bool{}
-	for _, o := range h.instances.List() {
-		vmi := o.(*kvv1.VirtualMachineInstance)
-		uids[vmi.UID] = true
-		h.sync(ctx, vmi.DeepCopy())
+	for _, store := range []cache.Store{h.instances, h.arriving} {
+		for _, o := range store.List() {
+			vmi := o.(*kvv1.VirtualMachineInstance)
+			if !uids[vmi.UID] {
+				uids[vmi.UID] = true
+				h.sync(ctx, vmi.DeepCopy())
+			}
+		}
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for uid, l := range h.lives {
-		if !uids[uid] { // deleted by force
+		if !uids[uid] { // deleted by force, or gone to another node
 			l.destroy()
 			endPods(l.pods)
 			delete(h.lives, uid)
@@ -204,32 +246,35 @@ func (h *handler) sync(ctx context.Context, vmi *kvv1.VirtualMachineInstance) {
 	if l != nil && older(vmi.ResourceVersion, l.stored) {
 		return
 	}
+	if l != nil {
+		h.mu.Lock()
+		l.pods = h.podsOf(vmi)
+		h.mu.Unlock()
+	}
 	switch {
 	case vmi.IsFinal():
-		if l != nil {
-			l.destroy()
-			endPods(l.pods)
-			h.mu.Lock()
-			delete(h.lives, vmi.UID)
-			h.mu.Unlock()
+		if l != nil || vmi.Labels[kvv1.MigrationTargetNodeNameLabel] == h.node {
+			h.end(vmi, l)
 		}
 		return
+	case h.departs(ctx, vmi, l), h.arrives(vmi, l):
+	case vmi.Status.NodeName != h.node:
+		return // it is on its way here
 	case l == nil && vmi.DeletionTimestamp != nil:
 		// Stopped before it ran.
 		setPhase(vmi, kvv1.Failed)
 	case l == nil && (vmi.Status.Phase == kvv1.Scheduled || vmi.Status.Phase == kvv1.Running):
 		// Running without a machine: this program was started anew.
-		l = &life{machine: newMachine(vmi)}
+		l = &life{machine: newMachine(vmi), pods: h.podsOf(vmi)}
 		if s := vmi.Spec.StartStrategy; s != nil && *s == kvv1.StartStrategyPaused {
 			l.setPaused(true)
-		}
-		for uid := range vmi.Status.ActivePods {
-			l.pods = append(l.pods, uid)
 		}
 		h.mu.Lock()
 		h.lives[vmi.UID] = l
 		h.mu.Unlock()
+		l.ips = l.addresses(podProcesses(mainProcess))
 		describe(vmi)
+		describeDevices(vmi, l)
 		if vmi.Status.Phase == kvv1.Scheduled {
 			setPhase(vmi, kvv1.Running)
 		}
@@ -252,6 +297,28 @@ func (h *handler) sync(ctx context.Context, vmi *kvv1.VirtualMachineInstance) {
 	log.Printf("%s/%s %s: %s", vmi.Namespace, vmi.Name, vmi.UID, updated.Status.Phase)
 }
 
+// podsOf lists those of the VMI's pods that are on this node.
+func (h *handler) podsOf(vmi *kvv1.VirtualMachineInstance) []types.UID {
+	var pods []types.UID
+	for uid, node := range vmi.Status.ActivePods {
+		if node == h.node {
+			pods = append(pods, uid)
+		}
+	}
+	return pods
+}
+
+// end ends what is left here of a machine.
+func (h *handler) end(vmi *kvv1.VirtualMachineInstance, l *life) {
+	if l != nil {
+		l.destroy()
+	}
+	endPods(h.podsOf(vmi))
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.lives, vmi.UID)
+}
+
 // advance moves a machine on and reports whether the VMI has to be updated.
 func (h *handler) advance(vmi *kvv1.VirtualMachineInstance, l *life) bool {
 	if vmi.DeletionTimestamp != nil || l.terminating {
@@ -259,8 +326,11 @@ func (h *handler) advance(vmi *kvv1.VirtualMachineInstance, l *life) bool {
 	}
 	end, paused := l.state()
 	switch end {
+	case moved:
+		return false
 	case alive:
-		return setCondition(vmi, kvv1.VirtualMachineInstancePaused, paused, "PausedByUser")
+		changed := setCondition(vmi, kvv1.VirtualMachineInstancePaused, paused, "PausedByUser")
+		return describeDevices(vmi, l) || changed
 	case poweredOff:
 		setPhase(vmi, kvv1.Succeeded)
 	case crashed:
@@ -304,9 +374,34 @@ func shutDown(vmi *kvv1.VirtualMachineInstance, l *life, now time.Time) {
 	}
 }
 
-// describe fills what virt-handler knows about a machine that runs.
+// addresses are those of the machine's pod, whose main process is among main.
+func (l *life) addresses(main map[types.UID][]int) []string {
+	for _, pod := range l.pods {
+		for _, pid := range main[pod] {
+			if list := addresses(pid); len(list) > 0 {
+				return list
+			}
+		}
+	}
+	return nil
+}
+
+// describeDevices brings the status of interfaces and volumes up to date, as
+// virt-handler does each time, and reports whether that changed anything.
+func describeDevices(vmi *kvv1.VirtualMachineInstance, l *life) bool {
+	before := vmi.Status.DeepCopy()
+	if err := describeNetwork(vmi, l.ips); err != nil {
+		log.Printf("interfaces of %s/%s: %v", vmi.Namespace, vmi.Name, err)
+	}
+	describeVolumes(vmi)
+	return !equality.Semantic.DeepEqual(before.Interfaces, vmi.Status.Interfaces) || !equality.Semantic.DeepEqual(before.VolumeStatus, vmi.Status.VolumeStatus)
+}
+
+// describe fills what virt-handler knows about a machine that starts.
 func describe(vmi *kvv1.VirtualMachineInstance) {
 	setCondition(vmi, kvv1.VirtualMachineInstanceReady, true, "")
+	vmi.Status.SelinuxContext = "none" // says that the nodes have none
+	describeMigratable(vmi)
 	if vmi.Annotations[agentAnnotation] == "true" {
 		setCondition(vmi, kvv1.VirtualMachineInstanceAgentConnected, true, "")
 		vmi.Status.GuestOSInfo = guestInfo(vmi).OS
@@ -320,27 +415,6 @@ func describe(vmi *kvv1.VirtualMachineInstance) {
 	if m := vmi.Spec.Domain.Memory; m != nil && m.Guest != nil && vmi.Status.Memory == nil {
 		vmi.Status.Memory = &kvv1.MemoryStatus{GuestAtBoot: m.Guest, GuestCurrent: m.Guest, GuestRequested: m.Guest}
 	}
-	for _, i := range vmi.Spec.Domain.Devices.Interfaces {
-		at := slices.IndexFunc(vmi.Status.Interfaces, func(s kvv1.VirtualMachineInstanceNetworkInterface) bool { return s.Name == i.Name })
-		if at < 0 {
-			vmi.Status.Interfaces = append(vmi.Status.Interfaces, kvv1.VirtualMachineInstanceNetworkInterface{Name: i.Name, InfoSource: "domain"})
-			at = len(vmi.Status.Interfaces) - 1
-		}
-		s := &vmi.Status.Interfaces[at]
-		if s.MAC = i.MacAddress; s.MAC == "" {
-			s.MAC = madeUpMAC(vmi.UID, i.Name)
-		}
-		s.QueueCount = 1
-	}
-}
-
-// madeUpMAC is the address of an interface that has none in its spec: locally
-// administered, and different for each machine and interface.
-func madeUpMAC(uid types.UID, name string) string {
-	h := fnv.New64a()
-	fmt.Fprint(h, uid, "/", name)
-	sum := h.Sum(nil)
-	return net.HardwareAddr{0x02, sum[0], sum[1], sum[2], sum[3], sum[4]}.String()
 }
 
 // guestInfo is what the guest agent tells.

@@ -6,7 +6,8 @@
 //
 // It moves VirtualMachineInstances through their phases and answers what
 // virt-api passes on: pause, unpause, reset, softreboot, guestosinfo, userlist,
-// filesystemlist and the serial console. The machines exist in its memory
+// filesystemlist and the serial console. It is also both ends of a live
+// migration that virt-controller directs. The machines exist in its memory
 // only; see guest.go for how they behave.
 //
 // KubeVirt's own rights and admission policies apply to it, and hold it to

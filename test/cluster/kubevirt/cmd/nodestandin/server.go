@@ -20,6 +20,9 @@ import (
 // certificates is where virt-operator mounts virt-handler's certificate.
 const certificates = "/etc/virt-handler/servercertificates/"
 
+// consolePort is where virt-api finds virt-handler.
+const consolePort = 8186
+
 // plainProtocol is the websocket subprotocol of consoles: nothing but bytes.
 const plainProtocol = "plain.kubevirt.io"
 
@@ -45,6 +48,7 @@ func (h *handler) serve(failed chan<- error) {
 		mux.HandleFunc("GET "+instance+verb, h.tell(tell))
 	}
 	mux.HandleFunc("GET "+instance+"console", h.console)
+	mux.HandleFunc("PUT "+migrationPath+"{uid}", h.receive)
 	// What tests want to know: which calls virt-api made.
 	mux.HandleFunc("GET /calls", func(w http.ResponseWriter, _ *http.Request) {
 		h.mu.Lock()
@@ -54,7 +58,7 @@ func (h *handler) serve(failed chan<- error) {
 	mux.HandleFunc(instance+"{verb}", func(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "the stand-in does not play "+r.PathValue("verb"), http.StatusNotImplemented)
 	})
-	for _, address := range []string{":8443", ":8186"} {
+	for _, address := range []string{":8443", fmt.Sprintf(":%d", consolePort)} {
 		s := &http.Server{
 			Addr: address, Handler: mux, ReadHeaderTimeout: 10 * time.Second,
 			TLSConfig: &tls.Config{
@@ -71,17 +75,25 @@ func (h *handler) serve(failed chan<- error) {
 	}
 }
 
-// find returns the VMI that a request is about and its machine. Only clients
-// with a certificate, as virt-api has one, get that far.
-func (h *handler) find(w http.ResponseWriter, r *http.Request) (*kvv1.VirtualMachineInstance, *life) {
+// admit notes a request, or refuses it: only clients with a certificate, as
+// virt-api and the other virt-handlers have one, get further.
+func (h *handler) admit(w http.ResponseWriter, r *http.Request) bool {
 	if len(r.TLS.PeerCertificates) == 0 {
 		http.Error(w, "a client certificate is required", http.StatusUnauthorized)
-		return nil, nil
+		return false
 	}
 	log.Print(r.Method, " ", r.URL.Path)
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.calls = append(h.calls, r.Method+" "+r.URL.Path)
-	h.mu.Unlock()
+	return true
+}
+
+// find returns the VMI that a request is about and its machine.
+func (h *handler) find(w http.ResponseWriter, r *http.Request) (*kvv1.VirtualMachineInstance, *life) {
+	if !h.admit(w, r) {
+		return nil, nil
+	}
 	key := r.PathValue("namespace") + "/" + r.PathValue("name")
 	o, ok, err := h.instances.GetByKey(key)
 	if err != nil || !ok {
@@ -90,7 +102,7 @@ func (h *handler) find(w http.ResponseWriter, r *http.Request) (*kvv1.VirtualMac
 	}
 	vmi := o.(*kvv1.VirtualMachineInstance)
 	l := h.life(vmi.UID)
-	if l == nil {
+	if l == nil || l.has(moved) {
 		http.Error(w, "VirtualMachineInstance "+key+" does not run", http.StatusBadRequest)
 		return nil, nil
 	}
