@@ -50,6 +50,9 @@ func TestBMC(t *testing.T) {
 	if got := told.GetIpmi().GetUdp(); got.GetPort() != uint32(udp) || got.GetClientPort() != 623 {
 		t.Errorf("IPMI is served at %v, want port %d for 623", got, udp)
 	}
+	if got := told.GetIpmi().GetClientAddress(); got == "" || got != bmc.Status.ClusterIP {
+		t.Errorf("IPMI is served for address %q, want that of the Service, %q", got, bmc.Status.ClusterIP)
+	}
 	if got := f.get(redfish, "vm-bmc").GetRedfish(); got.GetHttps().GetPort() != uint32(tcp) || got.GetHttps().GetClientPort() != 443 || got.GetHttp() != nil {
 		t.Errorf("Redfish is served at %v, want port %d for 443", got, tcp)
 	}

@@ -271,3 +271,21 @@ func clientPort(is *corev1.Service, l listener) uint32 {
 	}
 	return uint32(port) //nolint:gosec // It has 16 bits.
 }
+
+// clientAddress is an IP address that clients use; empty: the Service has none.
+func clientAddress(is *corev1.Service) string {
+	if is == nil {
+		return ""
+	}
+	if is.Spec.Type == corev1.ServiceTypeLoadBalancer {
+		for _, ingress := range is.Status.LoadBalancer.Ingress {
+			if ingress.IP != "" {
+				return ingress.IP
+			}
+		}
+	}
+	if is.Spec.ClusterIP == corev1.ClusterIPNone {
+		return ""
+	}
+	return is.Spec.ClusterIP
+}

@@ -202,6 +202,30 @@ func TestClientPort(t *testing.T) {
 	}
 }
 
+func TestClientAddress(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		is   *corev1.Service
+		want string
+	}{
+		"no Service yet": {nil, ""},
+		"ClusterIP":      {&corev1.Service{Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.1"}}, "10.96.0.1"},
+		"headless":       {&corev1.Service{Spec: corev1.ServiceSpec{ClusterIP: "None"}}, ""},
+		"NodePort":       {&corev1.Service{Spec: corev1.ServiceSpec{Type: "NodePort", ClusterIP: "10.96.0.1"}}, "10.96.0.1"},
+		"LoadBalancer": {&corev1.Service{
+			Spec: corev1.ServiceSpec{Type: "LoadBalancer", ClusterIP: "10.96.0.1"},
+			Status: corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{
+				{Hostname: "lb.example"}, {IP: "192.0.2.1"},
+			}}},
+		}, "192.0.2.1"},
+		"LoadBalancer that has no address yet": {&corev1.Service{Spec: corev1.ServiceSpec{Type: "LoadBalancer", ClusterIP: "10.96.0.1"}}, "10.96.0.1"},
+	} {
+		if got := clientAddress(tc.is); got != tc.want {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
 func TestSliceOf(t *testing.T) {
 	t.Parallel()
 	w := wantedVM(v1beta1.ServiceSpec{})

@@ -38,8 +38,10 @@ const (
 	maxEventID     = 64
 	maxEventText   = 1024
 	maxEventActor  = 256
+	ipmiRecordSize = 16
 	severityPrefix = "EVENT_SEVERITY_"
 	kindPrefix     = "EVENT_KIND_"
+	codePrefix     = "EVENT_CODE_"
 )
 
 // entry is a line of the log.
@@ -51,6 +53,8 @@ type entry struct {
 	Kind     string    `json:"kind"`
 	Message  string    `json:"message"`
 	Actor    string    `json:"actor,omitempty"`
+	Code     string    `json:"code,omitempty"`
+	Record   []byte    `json:"ipmiRecord,omitempty"`
 }
 
 // EventLog is the log of a BMC.
@@ -111,22 +115,28 @@ func parseEvent(line []byte) (*statev1.Event, error) {
 	kind := statev1.EventKind(statev1.EventKind_value[kindPrefix+e.Kind])
 	at := timestamppb.New(e.Time)
 	if e.ID == "" || len(e.ID) > maxEventID || e.Message == "" || len(e.Message) > 4*maxEventText || len(e.Actor) > 4*maxEventActor ||
-		e.Sequence == 0 || e.Sequence > 1<<62 || severity == 0 || kind == 0 || at.CheckValid() != nil {
+		(len(e.Record) != 0 && len(e.Record) != ipmiRecordSize) || e.Sequence == 0 || e.Sequence > 1<<62 || severity == 0 || kind == 0 || at.CheckValid() != nil {
 		return nil, fmt.Errorf("parse event: a field is missing or out of range")
 	}
 	return &statev1.Event{
 		Id: e.ID, Sequence: e.Sequence, Time: at, Severity: severity, Kind: kind, Message: e.Message, Actor: e.Actor,
+		// A code of a newer controller is kept by none that is older.
+		Code: statev1.EventCode(statev1.EventCode_value[codePrefix+e.Code]), IpmiRecord: e.Record,
 	}, nil
 }
 
 // appendEvent writes an entry's line.
 func appendEvent(b *bytes.Buffer, event *statev1.Event) error {
-	return appendLine(b, entry{
+	line := entry{
 		Sequence: event.GetSequence(), ID: event.GetId(), Time: event.GetTime().AsTime(),
 		Severity: strings.TrimPrefix(event.GetSeverity().String(), severityPrefix),
 		Kind:     strings.TrimPrefix(event.GetKind().String(), kindPrefix),
-		Message:  event.GetMessage(), Actor: event.GetActor(),
-	})
+		Message:  event.GetMessage(), Actor: event.GetActor(), Record: event.GetIpmiRecord(),
+	}
+	if code := event.GetCode(); code != statev1.EventCode_EVENT_CODE_UNSPECIFIED {
+		line.Code = strings.TrimPrefix(code.String(), codePrefix)
+	}
+	return appendLine(b, line)
 }
 
 // appendLine writes a value as a line of JSON.

@@ -51,6 +51,39 @@ func TestEventLog_form(t *testing.T) {
 	}
 }
 
+// What programs read of an entry comes back, and a line whose record is none is
+// kept apart.
+func TestEventLog_codeAndRecord(t *testing.T) {
+	t.Parallel()
+	with := event(1, "the log was emptied")
+	with.Code, with.IpmiRecord = statev1.EventCode_EVENT_CODE_LOG_CLEARED, []byte("0123456789abcdef")
+	log := ParseLog(nil)
+	log.Add([]*statev1.Event{with})
+	data := map[string][]byte{}
+	if err := log.Write(data); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(data[keyEvents]), `"code":"LOG_CLEARED","ipmiRecord":"MDEyMzQ1Njc4OWFiY2RlZg=="`) {
+		t.Errorf("written as %s", data[keyEvents])
+	}
+	if d := cmp.Diff(log.Events, ParseLog(data).Events, protocmp.Transform()); d != "" {
+		t.Errorf("read again (-want +got):\n%s", d)
+	}
+	for name, tc := range map[string]struct {
+		from, to   string
+		code       statev1.EventCode
+		unreadable int
+	}{
+		"a code of another version": {"LOG_CLEARED", "SOMETHING_NEW", statev1.EventCode_EVENT_CODE_UNSPECIFIED, 0},
+		"a record cut off":          {"MDEyMzQ1Njc4OWFiY2RlZg==", "MDEy", 0, 1},
+	} {
+		got := ParseLog(map[string][]byte{keyEvents: []byte(strings.Replace(string(data[keyEvents]), tc.from, tc.to, 1))})
+		if len(got.Unreadable) != tc.unreadable || (tc.unreadable == 0 && got.Events[0].GetCode() != tc.code) {
+			t.Errorf("%s: %v, unreadable %q", name, got.Events, got.Unreadable)
+		}
+	}
+}
+
 func TestParseLog_whateverIsThere(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 5000)

@@ -159,6 +159,96 @@ func (EventKind) EnumDescriptor() ([]byte, []int) {
 	return file_bmc_state_v1_state_proto_rawDescGZIP(), []int{1}
 }
 
+// EventCode is what happened, for programs.
+type EventCode int32
+
+const (
+	// Nothing that there is a code for.
+	EventCode_EVENT_CODE_UNSPECIFIED EventCode = 0
+	// An instance of the machine began to run.
+	EventCode_EVENT_CODE_POWERED_ON EventCode = 1
+	// The machine's instance ended by a power action.
+	EventCode_EVENT_CODE_POWERED_OFF EventCode = 2
+	// The guest switched itself off, or somebody stopped the machine by the
+	// hypervisor's own means.
+	EventCode_EVENT_CODE_STOPPED EventCode = 3
+	// The guest or its hypervisor process failed.
+	EventCode_EVENT_CODE_FAILED EventCode = 4
+	// The running guest was reset.
+	EventCode_EVENT_CODE_RESET EventCode = 5
+	// The boot override was set or taken back.
+	EventCode_EVENT_CODE_BOOT_OVERRIDE_CHANGED EventCode = 6
+	// The machine was started with a one-time boot override.
+	EventCode_EVENT_CODE_BOOT_OVERRIDE_USED EventCode = 7
+	// A user logged in from an address that is new.
+	EventCode_EVENT_CODE_LOGIN EventCode = 8
+	// Logins failed.
+	EventCode_EVENT_CODE_LOGIN_FAILED EventCode = 9
+	// The event log was emptied.
+	EventCode_EVENT_CODE_LOG_CLEARED EventCode = 10
+	// The watchdog timer ran out.
+	EventCode_EVENT_CODE_WATCHDOG_EXPIRED EventCode = 11
+)
+
+// Enum value maps for EventCode.
+var (
+	EventCode_name = map[int32]string{
+		0:  "EVENT_CODE_UNSPECIFIED",
+		1:  "EVENT_CODE_POWERED_ON",
+		2:  "EVENT_CODE_POWERED_OFF",
+		3:  "EVENT_CODE_STOPPED",
+		4:  "EVENT_CODE_FAILED",
+		5:  "EVENT_CODE_RESET",
+		6:  "EVENT_CODE_BOOT_OVERRIDE_CHANGED",
+		7:  "EVENT_CODE_BOOT_OVERRIDE_USED",
+		8:  "EVENT_CODE_LOGIN",
+		9:  "EVENT_CODE_LOGIN_FAILED",
+		10: "EVENT_CODE_LOG_CLEARED",
+		11: "EVENT_CODE_WATCHDOG_EXPIRED",
+	}
+	EventCode_value = map[string]int32{
+		"EVENT_CODE_UNSPECIFIED":           0,
+		"EVENT_CODE_POWERED_ON":            1,
+		"EVENT_CODE_POWERED_OFF":           2,
+		"EVENT_CODE_STOPPED":               3,
+		"EVENT_CODE_FAILED":                4,
+		"EVENT_CODE_RESET":                 5,
+		"EVENT_CODE_BOOT_OVERRIDE_CHANGED": 6,
+		"EVENT_CODE_BOOT_OVERRIDE_USED":    7,
+		"EVENT_CODE_LOGIN":                 8,
+		"EVENT_CODE_LOGIN_FAILED":          9,
+		"EVENT_CODE_LOG_CLEARED":           10,
+		"EVENT_CODE_WATCHDOG_EXPIRED":      11,
+	}
+)
+
+func (x EventCode) Enum() *EventCode {
+	p := new(EventCode)
+	*p = x
+	return p
+}
+
+func (x EventCode) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (EventCode) Descriptor() protoreflect.EnumDescriptor {
+	return file_bmc_state_v1_state_proto_enumTypes[2].Descriptor()
+}
+
+func (EventCode) Type() protoreflect.EnumType {
+	return &file_bmc_state_v1_state_proto_enumTypes[2]
+}
+
+func (x EventCode) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use EventCode.Descriptor instead.
+func (EventCode) EnumDescriptor() ([]byte, []int) {
+	return file_bmc_state_v1_state_proto_rawDescGZIP(), []int{2}
+}
+
 // Event is an entry of a BMC's event log.
 type Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -177,7 +267,13 @@ type Event struct {
 	Message string `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
 	// Who did it and from where, as "admin from 192.0.2.1 over ipmi"; empty when
 	// nobody did.
-	Actor         string `protobuf:"bytes,7,opt,name=actor,proto3" json:"actor,omitempty"`
+	Actor string `protobuf:"bytes,7,opt,name=actor,proto3" json:"actor,omitempty"`
+	// What happened, for programs.
+	Code EventCode `protobuf:"varint,8,opt,name=code,proto3,enum=bmc.state.v1.EventCode" json:"code,omitempty"`
+	// The System Event Log record that says it to IPMI clients (IPMI 2.0 section
+	// 32), verbatim; its record id is of no meaning. Empty: it follows from the
+	// code.
+	IpmiRecord    []byte `protobuf:"bytes,9,opt,name=ipmi_record,json=ipmiRecord,proto3" json:"ipmi_record,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -259,6 +355,20 @@ func (x *Event) GetActor() string {
 		return x.Actor
 	}
 	return ""
+}
+
+func (x *Event) GetCode() EventCode {
+	if x != nil {
+		return x.Code
+	}
+	return EventCode_EVENT_CODE_UNSPECIFIED
+}
+
+func (x *Event) GetIpmiRecord() []byte {
+	if x != nil {
+		return x.IpmiRecord
+	}
+	return nil
 }
 
 // ListEventsRequest asks for a BMC's event log.
@@ -1541,7 +1651,7 @@ var File_bmc_state_v1_state_proto protoreflect.FileDescriptor
 
 const file_bmc_state_v1_state_proto_rawDesc = "" +
 	"\n" +
-	"\x18bmc/state/v1/state.proto\x12\fbmc.state.v1\x1a\x1abmc/access/v1/access.proto\x1a bmc/reference/v1/reference.proto\x1a\x1ebmc/registry/v1/registry.proto\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xba\x02\n" +
+	"\x18bmc/state/v1/state.proto\x12\fbmc.state.v1\x1a\x1abmc/access/v1/access.proto\x1a bmc/reference/v1/reference.proto\x1a\x1ebmc/registry/v1/registry.proto\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x84\x04\n" +
 	"\x05Event\x12\x19\n" +
 	"\x02id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x02id\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x126\n" +
@@ -1552,7 +1662,11 @@ const file_bmc_state_v1_state_proto_rawDesc = "" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\x04kind\x12$\n" +
 	"\amessage\x18\x06 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\bR\amessage\x12\x1e\n" +
-	"\x05actor\x18\a \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\x05actor\"t\n" +
+	"\x05actor\x18\a \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\x05actor\x125\n" +
+	"\x04code\x18\b \x01(\x0e2\x17.bmc.state.v1.EventCodeB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04code\x12\x90\x01\n" +
+	"\vipmi_record\x18\t \x01(\fBo\xbaHl\xba\x01i\n" +
+	"\x12ipmi_record.length\x12.a System Event Log record is 16 bytes, or none\x1a#size(this) == 0 || size(this) == 16R\n" +
+	"ipmiRecord\"t\n" +
 	"\x11ListEventsRequest\x128\n" +
 	"\x03bmc\x18\x01 \x01(\v2\x1e.bmc.reference.v1.BMCReferenceB\x06\xbaH\x03\xc8\x01\x01R\x03bmc\x12%\n" +
 	"\x0eafter_sequence\x18\x02 \x01(\x04R\rafterSequence\"y\n" +
@@ -1637,7 +1751,21 @@ const file_bmc_state_v1_state_proto_rawDesc = "" +
 	"\x10EVENT_KIND_MEDIA\x10\x03\x12\x14\n" +
 	"\x10EVENT_KIND_LOGIN\x10\x04\x12\x16\n" +
 	"\x12EVENT_KIND_MACHINE\x10\x05\x12\x12\n" +
-	"\x0eEVENT_KIND_BMC\x10\x062\xb4\n" +
+	"\x0eEVENT_KIND_BMC\x10\x06*\xdc\x02\n" +
+	"\tEventCode\x12\x1a\n" +
+	"\x16EVENT_CODE_UNSPECIFIED\x10\x00\x12\x19\n" +
+	"\x15EVENT_CODE_POWERED_ON\x10\x01\x12\x1a\n" +
+	"\x16EVENT_CODE_POWERED_OFF\x10\x02\x12\x16\n" +
+	"\x12EVENT_CODE_STOPPED\x10\x03\x12\x15\n" +
+	"\x11EVENT_CODE_FAILED\x10\x04\x12\x14\n" +
+	"\x10EVENT_CODE_RESET\x10\x05\x12$\n" +
+	" EVENT_CODE_BOOT_OVERRIDE_CHANGED\x10\x06\x12!\n" +
+	"\x1dEVENT_CODE_BOOT_OVERRIDE_USED\x10\a\x12\x14\n" +
+	"\x10EVENT_CODE_LOGIN\x10\b\x12\x1b\n" +
+	"\x17EVENT_CODE_LOGIN_FAILED\x10\t\x12\x1a\n" +
+	"\x16EVENT_CODE_LOG_CLEARED\x10\n" +
+	"\x12\x1f\n" +
+	"\x1bEVENT_CODE_WATCHDOG_EXPIRED\x10\v2\xb4\n" +
 	"\n" +
 	"\fStateService\x12\x96\x01\n" +
 	"\n" +
@@ -1667,95 +1795,97 @@ func file_bmc_state_v1_state_proto_rawDescGZIP() []byte {
 	return file_bmc_state_v1_state_proto_rawDescData
 }
 
-var file_bmc_state_v1_state_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_bmc_state_v1_state_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
 var file_bmc_state_v1_state_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_bmc_state_v1_state_proto_goTypes = []any{
 	(EventSeverity)(0),                 // 0: bmc.state.v1.EventSeverity
 	(EventKind)(0),                     // 1: bmc.state.v1.EventKind
-	(*Event)(nil),                      // 2: bmc.state.v1.Event
-	(*ListEventsRequest)(nil),          // 3: bmc.state.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),         // 4: bmc.state.v1.ListEventsResponse
-	(*AppendEventsRequest)(nil),        // 5: bmc.state.v1.AppendEventsRequest
-	(*AppendEventsResponse)(nil),       // 6: bmc.state.v1.AppendEventsResponse
-	(*ClearEventsRequest)(nil),         // 7: bmc.state.v1.ClearEventsRequest
-	(*ClearEventsResponse)(nil),        // 8: bmc.state.v1.ClearEventsResponse
-	(*WatchEventsRequest)(nil),         // 9: bmc.state.v1.WatchEventsRequest
-	(*WatchEventsResponse)(nil),        // 10: bmc.state.v1.WatchEventsResponse
-	(*StoredAccount)(nil),              // 11: bmc.state.v1.StoredAccount
-	(*ListAccountsRequest)(nil),        // 12: bmc.state.v1.ListAccountsRequest
-	(*ListAccountsResponse)(nil),       // 13: bmc.state.v1.ListAccountsResponse
-	(*CreateAccountRequest)(nil),       // 14: bmc.state.v1.CreateAccountRequest
-	(*CreateAccountResponse)(nil),      // 15: bmc.state.v1.CreateAccountResponse
-	(*UpdateAccountRequest)(nil),       // 16: bmc.state.v1.UpdateAccountRequest
-	(*UpdateAccountResponse)(nil),      // 17: bmc.state.v1.UpdateAccountResponse
-	(*DeleteAccountRequest)(nil),       // 18: bmc.state.v1.DeleteAccountRequest
-	(*DeleteAccountResponse)(nil),      // 19: bmc.state.v1.DeleteAccountResponse
-	(*Subscription)(nil),               // 20: bmc.state.v1.Subscription
-	(*ListSubscriptionsRequest)(nil),   // 21: bmc.state.v1.ListSubscriptionsRequest
-	(*ListSubscriptionsResponse)(nil),  // 22: bmc.state.v1.ListSubscriptionsResponse
-	(*CreateSubscriptionRequest)(nil),  // 23: bmc.state.v1.CreateSubscriptionRequest
-	(*CreateSubscriptionResponse)(nil), // 24: bmc.state.v1.CreateSubscriptionResponse
-	(*DeleteSubscriptionRequest)(nil),  // 25: bmc.state.v1.DeleteSubscriptionRequest
-	(*DeleteSubscriptionResponse)(nil), // 26: bmc.state.v1.DeleteSubscriptionResponse
-	(*timestamppb.Timestamp)(nil),      // 27: google.protobuf.Timestamp
-	(*v1.BMCReference)(nil),            // 28: bmc.reference.v1.BMCReference
-	(v11.Role)(0),                      // 29: bmc.registry.v1.Role
+	(EventCode)(0),                     // 2: bmc.state.v1.EventCode
+	(*Event)(nil),                      // 3: bmc.state.v1.Event
+	(*ListEventsRequest)(nil),          // 4: bmc.state.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),         // 5: bmc.state.v1.ListEventsResponse
+	(*AppendEventsRequest)(nil),        // 6: bmc.state.v1.AppendEventsRequest
+	(*AppendEventsResponse)(nil),       // 7: bmc.state.v1.AppendEventsResponse
+	(*ClearEventsRequest)(nil),         // 8: bmc.state.v1.ClearEventsRequest
+	(*ClearEventsResponse)(nil),        // 9: bmc.state.v1.ClearEventsResponse
+	(*WatchEventsRequest)(nil),         // 10: bmc.state.v1.WatchEventsRequest
+	(*WatchEventsResponse)(nil),        // 11: bmc.state.v1.WatchEventsResponse
+	(*StoredAccount)(nil),              // 12: bmc.state.v1.StoredAccount
+	(*ListAccountsRequest)(nil),        // 13: bmc.state.v1.ListAccountsRequest
+	(*ListAccountsResponse)(nil),       // 14: bmc.state.v1.ListAccountsResponse
+	(*CreateAccountRequest)(nil),       // 15: bmc.state.v1.CreateAccountRequest
+	(*CreateAccountResponse)(nil),      // 16: bmc.state.v1.CreateAccountResponse
+	(*UpdateAccountRequest)(nil),       // 17: bmc.state.v1.UpdateAccountRequest
+	(*UpdateAccountResponse)(nil),      // 18: bmc.state.v1.UpdateAccountResponse
+	(*DeleteAccountRequest)(nil),       // 19: bmc.state.v1.DeleteAccountRequest
+	(*DeleteAccountResponse)(nil),      // 20: bmc.state.v1.DeleteAccountResponse
+	(*Subscription)(nil),               // 21: bmc.state.v1.Subscription
+	(*ListSubscriptionsRequest)(nil),   // 22: bmc.state.v1.ListSubscriptionsRequest
+	(*ListSubscriptionsResponse)(nil),  // 23: bmc.state.v1.ListSubscriptionsResponse
+	(*CreateSubscriptionRequest)(nil),  // 24: bmc.state.v1.CreateSubscriptionRequest
+	(*CreateSubscriptionResponse)(nil), // 25: bmc.state.v1.CreateSubscriptionResponse
+	(*DeleteSubscriptionRequest)(nil),  // 26: bmc.state.v1.DeleteSubscriptionRequest
+	(*DeleteSubscriptionResponse)(nil), // 27: bmc.state.v1.DeleteSubscriptionResponse
+	(*timestamppb.Timestamp)(nil),      // 28: google.protobuf.Timestamp
+	(*v1.BMCReference)(nil),            // 29: bmc.reference.v1.BMCReference
+	(v11.Role)(0),                      // 30: bmc.registry.v1.Role
 }
 var file_bmc_state_v1_state_proto_depIdxs = []int32{
-	27, // 0: bmc.state.v1.Event.time:type_name -> google.protobuf.Timestamp
+	28, // 0: bmc.state.v1.Event.time:type_name -> google.protobuf.Timestamp
 	0,  // 1: bmc.state.v1.Event.severity:type_name -> bmc.state.v1.EventSeverity
 	1,  // 2: bmc.state.v1.Event.kind:type_name -> bmc.state.v1.EventKind
-	28, // 3: bmc.state.v1.ListEventsRequest.bmc:type_name -> bmc.reference.v1.BMCReference
-	2,  // 4: bmc.state.v1.ListEventsResponse.events:type_name -> bmc.state.v1.Event
-	28, // 5: bmc.state.v1.AppendEventsRequest.bmc:type_name -> bmc.reference.v1.BMCReference
-	2,  // 6: bmc.state.v1.AppendEventsRequest.events:type_name -> bmc.state.v1.Event
-	28, // 7: bmc.state.v1.ClearEventsRequest.bmc:type_name -> bmc.reference.v1.BMCReference
-	28, // 8: bmc.state.v1.WatchEventsRequest.bmc:type_name -> bmc.reference.v1.BMCReference
-	2,  // 9: bmc.state.v1.WatchEventsResponse.event:type_name -> bmc.state.v1.Event
-	29, // 10: bmc.state.v1.StoredAccount.role:type_name -> bmc.registry.v1.Role
-	28, // 11: bmc.state.v1.ListAccountsRequest.bmc:type_name -> bmc.reference.v1.BMCReference
-	11, // 12: bmc.state.v1.ListAccountsResponse.accounts:type_name -> bmc.state.v1.StoredAccount
-	28, // 13: bmc.state.v1.CreateAccountRequest.bmc:type_name -> bmc.reference.v1.BMCReference
-	29, // 14: bmc.state.v1.CreateAccountRequest.role:type_name -> bmc.registry.v1.Role
-	11, // 15: bmc.state.v1.CreateAccountResponse.account:type_name -> bmc.state.v1.StoredAccount
-	28, // 16: bmc.state.v1.UpdateAccountRequest.bmc:type_name -> bmc.reference.v1.BMCReference
-	29, // 17: bmc.state.v1.UpdateAccountRequest.role:type_name -> bmc.registry.v1.Role
-	11, // 18: bmc.state.v1.UpdateAccountResponse.account:type_name -> bmc.state.v1.StoredAccount
-	28, // 19: bmc.state.v1.DeleteAccountRequest.bmc:type_name -> bmc.reference.v1.BMCReference
-	1,  // 20: bmc.state.v1.Subscription.kinds:type_name -> bmc.state.v1.EventKind
-	28, // 21: bmc.state.v1.ListSubscriptionsRequest.bmc:type_name -> bmc.reference.v1.BMCReference
-	20, // 22: bmc.state.v1.ListSubscriptionsResponse.subscriptions:type_name -> bmc.state.v1.Subscription
-	28, // 23: bmc.state.v1.CreateSubscriptionRequest.bmc:type_name -> bmc.reference.v1.BMCReference
-	20, // 24: bmc.state.v1.CreateSubscriptionRequest.subscription:type_name -> bmc.state.v1.Subscription
-	20, // 25: bmc.state.v1.CreateSubscriptionResponse.subscription:type_name -> bmc.state.v1.Subscription
-	28, // 26: bmc.state.v1.DeleteSubscriptionRequest.bmc:type_name -> bmc.reference.v1.BMCReference
-	3,  // 27: bmc.state.v1.StateService.ListEvents:input_type -> bmc.state.v1.ListEventsRequest
-	5,  // 28: bmc.state.v1.StateService.AppendEvents:input_type -> bmc.state.v1.AppendEventsRequest
-	7,  // 29: bmc.state.v1.StateService.ClearEvents:input_type -> bmc.state.v1.ClearEventsRequest
-	9,  // 30: bmc.state.v1.StateService.WatchEvents:input_type -> bmc.state.v1.WatchEventsRequest
-	12, // 31: bmc.state.v1.StateService.ListAccounts:input_type -> bmc.state.v1.ListAccountsRequest
-	14, // 32: bmc.state.v1.StateService.CreateAccount:input_type -> bmc.state.v1.CreateAccountRequest
-	16, // 33: bmc.state.v1.StateService.UpdateAccount:input_type -> bmc.state.v1.UpdateAccountRequest
-	18, // 34: bmc.state.v1.StateService.DeleteAccount:input_type -> bmc.state.v1.DeleteAccountRequest
-	21, // 35: bmc.state.v1.StateService.ListSubscriptions:input_type -> bmc.state.v1.ListSubscriptionsRequest
-	23, // 36: bmc.state.v1.StateService.CreateSubscription:input_type -> bmc.state.v1.CreateSubscriptionRequest
-	25, // 37: bmc.state.v1.StateService.DeleteSubscription:input_type -> bmc.state.v1.DeleteSubscriptionRequest
-	4,  // 38: bmc.state.v1.StateService.ListEvents:output_type -> bmc.state.v1.ListEventsResponse
-	6,  // 39: bmc.state.v1.StateService.AppendEvents:output_type -> bmc.state.v1.AppendEventsResponse
-	8,  // 40: bmc.state.v1.StateService.ClearEvents:output_type -> bmc.state.v1.ClearEventsResponse
-	10, // 41: bmc.state.v1.StateService.WatchEvents:output_type -> bmc.state.v1.WatchEventsResponse
-	13, // 42: bmc.state.v1.StateService.ListAccounts:output_type -> bmc.state.v1.ListAccountsResponse
-	15, // 43: bmc.state.v1.StateService.CreateAccount:output_type -> bmc.state.v1.CreateAccountResponse
-	17, // 44: bmc.state.v1.StateService.UpdateAccount:output_type -> bmc.state.v1.UpdateAccountResponse
-	19, // 45: bmc.state.v1.StateService.DeleteAccount:output_type -> bmc.state.v1.DeleteAccountResponse
-	22, // 46: bmc.state.v1.StateService.ListSubscriptions:output_type -> bmc.state.v1.ListSubscriptionsResponse
-	24, // 47: bmc.state.v1.StateService.CreateSubscription:output_type -> bmc.state.v1.CreateSubscriptionResponse
-	26, // 48: bmc.state.v1.StateService.DeleteSubscription:output_type -> bmc.state.v1.DeleteSubscriptionResponse
-	38, // [38:49] is the sub-list for method output_type
-	27, // [27:38] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	2,  // 3: bmc.state.v1.Event.code:type_name -> bmc.state.v1.EventCode
+	29, // 4: bmc.state.v1.ListEventsRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	3,  // 5: bmc.state.v1.ListEventsResponse.events:type_name -> bmc.state.v1.Event
+	29, // 6: bmc.state.v1.AppendEventsRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	3,  // 7: bmc.state.v1.AppendEventsRequest.events:type_name -> bmc.state.v1.Event
+	29, // 8: bmc.state.v1.ClearEventsRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	29, // 9: bmc.state.v1.WatchEventsRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	3,  // 10: bmc.state.v1.WatchEventsResponse.event:type_name -> bmc.state.v1.Event
+	30, // 11: bmc.state.v1.StoredAccount.role:type_name -> bmc.registry.v1.Role
+	29, // 12: bmc.state.v1.ListAccountsRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	12, // 13: bmc.state.v1.ListAccountsResponse.accounts:type_name -> bmc.state.v1.StoredAccount
+	29, // 14: bmc.state.v1.CreateAccountRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	30, // 15: bmc.state.v1.CreateAccountRequest.role:type_name -> bmc.registry.v1.Role
+	12, // 16: bmc.state.v1.CreateAccountResponse.account:type_name -> bmc.state.v1.StoredAccount
+	29, // 17: bmc.state.v1.UpdateAccountRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	30, // 18: bmc.state.v1.UpdateAccountRequest.role:type_name -> bmc.registry.v1.Role
+	12, // 19: bmc.state.v1.UpdateAccountResponse.account:type_name -> bmc.state.v1.StoredAccount
+	29, // 20: bmc.state.v1.DeleteAccountRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	1,  // 21: bmc.state.v1.Subscription.kinds:type_name -> bmc.state.v1.EventKind
+	29, // 22: bmc.state.v1.ListSubscriptionsRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	21, // 23: bmc.state.v1.ListSubscriptionsResponse.subscriptions:type_name -> bmc.state.v1.Subscription
+	29, // 24: bmc.state.v1.CreateSubscriptionRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	21, // 25: bmc.state.v1.CreateSubscriptionRequest.subscription:type_name -> bmc.state.v1.Subscription
+	21, // 26: bmc.state.v1.CreateSubscriptionResponse.subscription:type_name -> bmc.state.v1.Subscription
+	29, // 27: bmc.state.v1.DeleteSubscriptionRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	4,  // 28: bmc.state.v1.StateService.ListEvents:input_type -> bmc.state.v1.ListEventsRequest
+	6,  // 29: bmc.state.v1.StateService.AppendEvents:input_type -> bmc.state.v1.AppendEventsRequest
+	8,  // 30: bmc.state.v1.StateService.ClearEvents:input_type -> bmc.state.v1.ClearEventsRequest
+	10, // 31: bmc.state.v1.StateService.WatchEvents:input_type -> bmc.state.v1.WatchEventsRequest
+	13, // 32: bmc.state.v1.StateService.ListAccounts:input_type -> bmc.state.v1.ListAccountsRequest
+	15, // 33: bmc.state.v1.StateService.CreateAccount:input_type -> bmc.state.v1.CreateAccountRequest
+	17, // 34: bmc.state.v1.StateService.UpdateAccount:input_type -> bmc.state.v1.UpdateAccountRequest
+	19, // 35: bmc.state.v1.StateService.DeleteAccount:input_type -> bmc.state.v1.DeleteAccountRequest
+	22, // 36: bmc.state.v1.StateService.ListSubscriptions:input_type -> bmc.state.v1.ListSubscriptionsRequest
+	24, // 37: bmc.state.v1.StateService.CreateSubscription:input_type -> bmc.state.v1.CreateSubscriptionRequest
+	26, // 38: bmc.state.v1.StateService.DeleteSubscription:input_type -> bmc.state.v1.DeleteSubscriptionRequest
+	5,  // 39: bmc.state.v1.StateService.ListEvents:output_type -> bmc.state.v1.ListEventsResponse
+	7,  // 40: bmc.state.v1.StateService.AppendEvents:output_type -> bmc.state.v1.AppendEventsResponse
+	9,  // 41: bmc.state.v1.StateService.ClearEvents:output_type -> bmc.state.v1.ClearEventsResponse
+	11, // 42: bmc.state.v1.StateService.WatchEvents:output_type -> bmc.state.v1.WatchEventsResponse
+	14, // 43: bmc.state.v1.StateService.ListAccounts:output_type -> bmc.state.v1.ListAccountsResponse
+	16, // 44: bmc.state.v1.StateService.CreateAccount:output_type -> bmc.state.v1.CreateAccountResponse
+	18, // 45: bmc.state.v1.StateService.UpdateAccount:output_type -> bmc.state.v1.UpdateAccountResponse
+	20, // 46: bmc.state.v1.StateService.DeleteAccount:output_type -> bmc.state.v1.DeleteAccountResponse
+	23, // 47: bmc.state.v1.StateService.ListSubscriptions:output_type -> bmc.state.v1.ListSubscriptionsResponse
+	25, // 48: bmc.state.v1.StateService.CreateSubscription:output_type -> bmc.state.v1.CreateSubscriptionResponse
+	27, // 49: bmc.state.v1.StateService.DeleteSubscription:output_type -> bmc.state.v1.DeleteSubscriptionResponse
+	39, // [39:50] is the sub-list for method output_type
+	28, // [28:39] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_bmc_state_v1_state_proto_init() }
@@ -1769,7 +1899,7 @@ func file_bmc_state_v1_state_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bmc_state_v1_state_proto_rawDesc), len(file_bmc_state_v1_state_proto_rawDesc)),
-			NumEnums:      2,
+			NumEnums:      3,
 			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
