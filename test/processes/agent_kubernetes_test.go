@@ -46,6 +46,7 @@ func newObjects(t *testing.T) objects {
 	if err != nil {
 		t.Fatal(err)
 	}
+	config.QPS, config.Burst = 100, 200
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)

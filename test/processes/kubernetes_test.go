@@ -51,6 +51,7 @@ func newAccounts(t *testing.T) *accounts {
 	if a.rest, err = clientcmd.BuildConfigFromFlags("", path); err != nil {
 		t.Fatal(err)
 	}
+	a.rest.QPS, a.rest.Burst = 100, 200
 	if a.client, err = kubernetes.NewForConfig(a.rest); err != nil {
 		t.Fatal(err)
 	}

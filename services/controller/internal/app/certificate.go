@@ -98,6 +98,7 @@ func (o *certificateOptions) expand(namespace string) []certificate.Service {
 
 // newKeeper makes what keeps the certificates, and what sends its events.
 func (o *Options) newKeeper(p *process.Process, config *rest.Config, namespace string) (*certificate.Keeper, func(context.Context) error, error) {
+	config = limited(config)
 	core, err := typedcorev1.NewForConfig(config)
 	if err != nil {
 		return nil, nil, fmt.Errorf("make Kubernetes client: %w", err)

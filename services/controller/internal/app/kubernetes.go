@@ -30,10 +30,17 @@ const (
 // ownNamespace is the file in which a pod finds its namespace.
 const ownNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
-// newStore makes the store of the BMCs' state.
-func (o *Options) newStore(log *slog.Logger, config *rest.Config, bmcs *registry.Registry, source Source) (*state.Store, error) {
+// limited returns a configuration with the limits of requests, since client-go's
+// own, 5 a second, make certificates and state wait when many change at once.
+func limited(config *rest.Config) *rest.Config {
 	config = rest.CopyConfig(config)
 	config.QPS, config.Burst = requestsPerSecond, requestsAtOnce
+	return config
+}
+
+// newStore makes the store of the BMCs' state.
+func (o *Options) newStore(log *slog.Logger, config *rest.Config, bmcs *registry.Registry, source Source) (*state.Store, error) {
+	config = limited(config)
 	core, err := typedcorev1.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("make Kubernetes client: %w", err)

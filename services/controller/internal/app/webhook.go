@@ -90,8 +90,7 @@ func (o *Options) newWebhooks(p *process.Process, config *rest.Config, namespace
 	if target.Name == "" {
 		target.Name = webhook.DefaultName(namespace)
 	}
-	config = rest.CopyConfig(config)
-	config.QPS, config.Burst = requestsPerSecond, requestsAtOnce
+	config = limited(config)
 	config.WarningHandlerWithContext = rest.NoWarnings{}
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{v1beta1.AddToScheme, corev1.AddToScheme, kvv1.AddToScheme, admissionv1.AddToScheme} {

@@ -54,6 +54,7 @@ func newBed(t *testing.T) *bed {
 		t.Fatal(err)
 	}
 	b := &bed{T: t, namespace: "system-" + strings.ToLower(rand.Text()[:8])}
+	admin.QPS, admin.Burst = 500, 1000
 	if b.client, err = kubernetes.NewForConfig(admin); err != nil {
 		t.Fatal(err)
 	}
@@ -230,21 +231,23 @@ func TestKeeper_racingControllers(t *testing.T) {
 	b.eventually("the same leaves after a restart", func() error { return agree(append(keepers, restarted)...) })
 }
 
-// CAs and leaves rotate within seconds, kept by two controllers of which one or
+// CAs and leaves rotate within a minute, kept by two controllers of which one or
 // the other is away: at each moment both can be verified with what is published.
 func TestKeeper_rotation(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	short := func(c *Config) {
-		c.Lifetimes = Lifetimes{CA: 18 * time.Second, Lead: 2 * time.Second, Leaf: 4 * time.Second}
+		// Leaves are renewed 4 s before they expire.
+		c.Lifetimes = Lifetimes{CA: 48 * time.Second, Lead: 4 * time.Second, Leaf: 12 * time.Second}
 	}
 	first, stop := b.run(short)
 	second, _ := b.run(short)
 	b.eventually("a CA", func() error { return agree(first, second) })
 	seen := map[string]bool{}
-	for end := time.Now().Add(patience); len(seen) < 3; time.Sleep(100 * time.Millisecond) {
+	const enough = 3 * time.Minute // They sign for 32 s each.
+	for end := time.Now().Add(enough); len(seen) < 3; time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("%d CAs have signed within %v, want 3", len(seen), patience)
+			t.Fatalf("%d CAs have signed within %v, want 3", len(seen), enough)
 		}
 		s, err := b.cas()
 		if err != nil {
