@@ -42,6 +42,9 @@ type Config struct {
 	// Inventory is a connection to an InventoryService; nil: BMCs report a UUID
 	// of their own as that of the system.
 	Inventory grpc.ClientConnInterface
+	// Console is a connection to a ConsoleService; nil: there is no serial over
+	// LAN.
+	Console grpc.ClientConnInterface
 	// BMC is the only one to serve; nil: those that the registry names.
 	BMC *referencev1.BMCReference
 	// Replica is the unique name of this frontend.
@@ -80,12 +83,17 @@ func New(cfg Config) (*Frontend, error) {
 	if cfg.Inventory != nil {
 		inventory = backend.NewInventory(cfg.Inventory)
 	}
+	var console backend.Console
+	if cfg.Console != nil {
+		console = backend.NewConsole(cfg.Console)
+	}
 	s, err := server.New(server.Config{
 		Listen: cfg.Listen,
 		Mux: command.New(command.Config{
 			Power: backend.NewPower(cfg.Power), Boot: backend.NewBoot(cfg.Boot), Firmware: firmware,
 		}),
 		Inventory: inventory,
+		Console:   console,
 		Log:       cfg.Log,
 		Metrics:   cfg.Metrics,
 	})

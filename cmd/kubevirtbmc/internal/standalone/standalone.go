@@ -171,7 +171,7 @@ func run(ctx context.Context, p *process.Process, o Options, stdout io.Writer) e
 		return err
 	}
 	ipmi, err := ipmifrontend.New(ipmifrontend.Config{
-		Listen: o.Listen, Registry: conn, Power: conn, Boot: conn, Inventory: conn,
+		Listen: o.Listen, Registry: conn, Power: conn, Boot: conn, Inventory: conn, Console: conn,
 		Replica: replica, Log: p.Log, Metrics: p.Registry,
 	})
 	if err != nil {

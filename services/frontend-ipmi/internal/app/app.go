@@ -38,7 +38,7 @@ func Configure(flags *flag.FlagSet) process.Run {
 	hostname, _ := os.Hostname() // The name of the pod; without one the flag is needed.
 	flags.StringVar(&cfg.Listen, "listen", "", "`address` to serve IPMI on, without port: that of each BMC comes from the registry; empty: all addresses")
 	flags.StringVar(&cfg.Registry, "registry", "", "gRPC `target` of the RegistryService")
-	flags.StringVar(&cfg.Power, "power", "", "gRPC `target` of PowerService, BootService and InventoryService")
+	flags.StringVar(&cfg.Power, "power", "", "gRPC `target` of PowerService, BootService, InventoryService and ConsoleService")
 	flags.StringVar(&cfg.Replica, "replica", hostname, "unique `name` of this frontend")
 	flags.StringVar(&cfg.CAFile, "ca-file", "", "PEM `file` with the CA certificates that the services' certificates come from; read again when it changes")
 	flags.StringVar(&cfg.TokenFile, "token-file", "", "`file` with the bearer token to present to the services; read again for each call")
@@ -80,7 +80,7 @@ func run(ctx context.Context, p *process.Process, cfg Config) error {
 	}
 	defer func() { _ = power.Close() }()
 	frontend, err := ipmifrontend.New(ipmifrontend.Config{
-		Listen: cfg.Listen, Registry: registry, Power: power, Boot: power, Inventory: power,
+		Listen: cfg.Listen, Registry: registry, Power: power, Boot: power, Inventory: power, Console: power,
 		Replica: cfg.Replica, Log: p.Log, Metrics: p.Registry,
 		OnReady: func() { p.Health.Set(component, true) }, DrainTime: cfg.DrainTime,
 	})

@@ -19,5 +19,7 @@ func New(cfg Config) *Mux {
 	registerSession(m)
 	registerChassis(m, cfg.Power)
 	registerBoot(m, cfg.Boot)
+	registerPayload(m)
+	registerSOL(m)
 	return m
 }

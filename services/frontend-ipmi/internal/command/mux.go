@@ -12,6 +12,7 @@ import (
 	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
 	"kubevirtbmc.dev/services/frontend-ipmi/internal/ipmi"
 	"kubevirtbmc.dev/services/frontend-ipmi/internal/rmcpplus"
+	"kubevirtbmc.dev/services/frontend-ipmi/internal/sol"
 )
 
 // Session is what a command sees and may change of the session that it came in.
@@ -33,6 +34,12 @@ type Target struct {
 	HasKg bool
 	// Options are the boot options that the frontend itself keeps.
 	Options *BootOptions
+	// ClientPort is the UDP port that clients use.
+	ClientPort uint16
+	// SOL are the SOL configuration parameters.
+	SOL *sol.Parameters
+	// Console has the SOL payload instances; nil: there is no ConsoleService.
+	Console Console
 }
 
 // Request is a command to carry out.

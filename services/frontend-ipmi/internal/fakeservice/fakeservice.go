@@ -20,6 +20,7 @@ import (
 	"kubevirtbmc.dev/pkg/grpcclient"
 	"kubevirtbmc.dev/pkg/grpcstatus"
 	bootv1 "kubevirtbmc.dev/proto/gen/go/bmc/boot/v1"
+	consolev1 "kubevirtbmc.dev/proto/gen/go/bmc/console/v1"
 	errorsv1 "kubevirtbmc.dev/proto/gen/go/bmc/errors/v1"
 	inventoryv1 "kubevirtbmc.dev/proto/gen/go/bmc/inventory/v1"
 	powerv1 "kubevirtbmc.dev/proto/gen/go/bmc/power/v1"
@@ -31,6 +32,7 @@ import (
 type Services struct {
 	powerv1.UnimplementedPowerServiceServer
 	bootv1.UnimplementedBootServiceServer
+	consolev1.UnimplementedConsoleServiceServer
 	inventoryv1.UnimplementedInventoryServiceServer
 	registryv1.UnimplementedRegistryServiceServer
 
@@ -39,6 +41,7 @@ type Services struct {
 
 	mu       sync.Mutex
 	machines map[string]*Machine
+	serials  map[string]*Serial
 	bmcs     []*registryv1.BMC
 	changes  map[chan *registryv1.SubscribeResponse]struct{}
 	revision uint64
@@ -67,11 +70,12 @@ type Call struct {
 // Start serves them in the process until the test ends.
 func Start(tb testing.TB) *Services {
 	tb.Helper()
-	s := &Services{machines: map[string]*Machine{}, changes: map[chan *registryv1.SubscribeResponse]struct{}{}}
+	s := &Services{machines: map[string]*Machine{}, serials: map[string]*Serial{}, changes: map[chan *registryv1.SubscribeResponse]struct{}{}}
 	listener := bufconn.Listen(1 << 16)
 	server := grpc.NewServer()
 	powerv1.RegisterPowerServiceServer(server, s)
 	bootv1.RegisterBootServiceServer(server, s)
+	consolev1.RegisterConsoleServiceServer(server, s)
 	inventoryv1.RegisterInventoryServiceServer(server, s)
 	registryv1.RegisterRegistryServiceServer(server, s)
 	done := make(chan struct{})

@@ -39,6 +39,17 @@ const (
 	LevelExceedsLimit CompletionCode = 0x81
 	// Close Session (IPMI v2.0 section 22.19).
 	InvalidSessionID CompletionCode = 0x87
+	// Activate Payload (IPMI v2.0 section 24.1).
+	PayloadActiveElsewhere    CompletionCode = 0x80
+	PayloadDisabled           CompletionCode = 0x81
+	PayloadLimitReached       CompletionCode = 0x82
+	PayloadNeedsEncryption    CompletionCode = 0x84
+	PayloadAlreadyDeactivated CompletionCode = 0x80 // Deactivate Payload (section 24.2).
+	PayloadNotOnChannel       CompletionCode = 0x80 // Get Channel Payload Version (section 24.9).
+	// Suspend/Resume Payload Encryption (IPMI v2.0 section 24.3).
+	OperationNotSupported CompletionCode = 0x80
+	OperationNotAllowed   CompletionCode = 0x81
+	InstanceNotActive     CompletionCode = 0x83
 )
 
 // String returns the code as two hexadecimal digits.

@@ -28,9 +28,11 @@ type bmc struct {
 	reference *referencev1.BMCReference
 	guid      ipmi.GUID
 	port      uint16
-	suites    []*rmcpplus.Suite
-	kg        string
-	accounts  []session.Account
+	// clientPort is the port that clients use.
+	clientPort uint16
+	suites     []*rmcpplus.Suite
+	kg         string
+	accounts   []session.Account
 	// skipped are the names of accounts whose name or password IPMI can't carry.
 	skipped []string
 }
@@ -47,6 +49,14 @@ func parseBMC(in *registryv1.BMC) (*bmc, error) {
 	b := &bmc{
 		reference: proto.CloneOf(in.GetBmc()), guid: guid, port: uint16(port),
 		kg: string(in.GetIpmi().GetKg()),
+	}
+	switch client := in.GetIpmi().GetUdp().GetClientPort(); {
+	case client > 65535:
+		return nil, fmt.Errorf("IPMI port %d of clients is not a port", client)
+	case client != 0:
+		b.clientPort = uint16(client)
+	default:
+		b.clientPort = b.port
 	}
 	if len(b.kg) > maxKg {
 		return nil, errors.New("the key-generating key (Kg) is longer than 20 bytes")

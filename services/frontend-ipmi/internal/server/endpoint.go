@@ -17,6 +17,7 @@ import (
 	"kubevirtbmc.dev/services/frontend-ipmi/internal/rmcp"
 	"kubevirtbmc.dev/services/frontend-ipmi/internal/rmcpplus"
 	"kubevirtbmc.dev/services/frontend-ipmi/internal/session"
+	"kubevirtbmc.dev/services/frontend-ipmi/internal/sol"
 )
 
 // refreshGUID is how old a machine's UUID may be when a session is opened.
@@ -27,6 +28,8 @@ type endpoint struct {
 	server    *Server
 	socket    datagramConn
 	reference *referencev1.BMCReference
+	// parameters are those of SOL.
+	parameters *sol.Parameters
 
 	mu      sync.Mutex
 	bmc     *bmc
@@ -34,9 +37,11 @@ type endpoint struct {
 	table   session.Table
 	backoff session.Backoff
 	queues  map[*session.Session]*queue // Of sessions with commands under way.
-	timer   *time.Timer
-	timerAt time.Time // When timer fires; zero: it does not.
-	closed  bool
+	// consoles have a lock of their own.
+	consoles consoles
+	timer    *time.Timer
+	timerAt  time.Time // When timer fires; zero: it does not.
+	closed   bool
 
 	guidMu sync.Mutex
 	guidAt time.Time // When the machine's UUID was last asked for.
@@ -44,6 +49,7 @@ type endpoint struct {
 
 func newEndpoint(s *Server, b *bmc, sock datagramConn) *endpoint {
 	e := &endpoint{server: s, socket: sock, reference: b.reference, table: session.NewTable(s.cfg.Limits)}
+	e.parameters = sol.NewParameters()
 	e.setBMC(b, b.guid, &command.BootOptions{})
 	return e
 }
@@ -53,6 +59,10 @@ func (e *endpoint) setBMC(b *bmc, systemGUID ipmi.GUID, options *command.BootOpt
 	e.target = &command.Target{
 		Reference: b.reference, DeviceGUID: b.guid, SystemGUID: systemGUID,
 		Suites: b.suites, HasKg: b.kg != "", Options: options,
+		ClientPort: b.clientPort, SOL: e.parameters,
+	}
+	if e.server.cfg.Console != nil {
+		e.target.Console = payloads{e}
 	}
 }
 
@@ -207,6 +217,7 @@ type payloadHandler func(e *endpoint, now time.Time, s *session.Session, payload
 // payloadHandlers are the payload types of sessions that are served.
 var payloadHandlers = map[rmcpplus.PayloadType]payloadHandler{
 	rmcpplus.PayloadIPMI: (*endpoint).message,
+	rmcpplus.PayloadSOL:  (*endpoint).solPacket,
 }
 
 // inSession acts on a packet of a session. What is not authentic, comes again or
@@ -226,7 +237,8 @@ func (e *endpoint) inSession(now time.Time, packet rmcpplus.Packet, from peer) (
 		return nil, datagramReplayed
 	}
 	e.table.Touch(now, s)
-	s.Source = from.address
+	s.Source, s.Received = from.address, packet.Sequence
+	e.heard(s, from)
 	s.Proof, s.ProofAnswer = nil, nil
 	handle := payloadHandlers[packet.Type]
 	if handle == nil {
@@ -242,6 +254,7 @@ func seal(s *session.Session, t rmcpplus.PayloadType, payload []byte) []byte {
 
 // end closes a session and says why.
 func (e *endpoint) end(s *session.Session, why string) {
+	e.farewell(e.consoles.of(s.ID))
 	wasActive := s.State == session.Active
 	e.table.Close(s)
 	e.ended(s, wasActive, why)
@@ -252,7 +265,9 @@ func (e *endpoint) ended(s *session.Session, wasActive bool, why string) {
 		return
 	}
 	e.server.metrics.sessions.Dec()
+	e.release(e.consoles.of(s.ID))
 	e.target.Options.SessionEnded(s.ID)
+	e.parameters.SessionEnded(s.ID)
 	e.log(e.server.ctx, slog.LevelInfo, "IPMI session ended", append(sessionAttrs(s), slog.String(logkey.Reason, why))...)
 }
 

@@ -31,6 +31,7 @@ const (
 type metrics struct {
 	bmcs      prometheus.Gauge
 	sessions  prometheus.Gauge
+	consoles  prometheus.Gauge
 	datagrams *prometheus.CounterVec
 	logins    *prometheus.CounterVec
 	commands  *prometheus.CounterVec
@@ -41,6 +42,7 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		bmcs:     prometheus.NewGauge(prometheus.GaugeOpts{Name: "vbmc_ipmi_bmcs", Help: "BMCs that are served."}),
 		sessions: prometheus.NewGauge(prometheus.GaugeOpts{Name: "vbmc_ipmi_sessions", Help: "Active sessions."}),
+		consoles: prometheus.NewGauge(prometheus.GaugeOpts{Name: "vbmc_ipmi_consoles", Help: "Active SOL payload instances."}),
 		datagrams: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "vbmc_ipmi_datagrams_total", Help: "Datagrams that came, by what became of them.",
 		}, []string{"result"}),
@@ -58,7 +60,7 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 	if registerer == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.bmcs, m.sessions, m.datagrams, m.logins, m.commands, m.duration} {
+	for _, c := range []prometheus.Collector{m.bmcs, m.sessions, m.consoles, m.datagrams, m.logins, m.commands, m.duration} {
 		if err := registerer.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)
 		}

@@ -40,6 +40,8 @@ type Config struct {
 	Mux *command.Mux
 	// Inventory tells the UUIDs of machines; nil: BMCs have their own alone.
 	Inventory backend.Inventory
+	// Console reaches the serial consoles of machines; nil: there is no SOL.
+	Console backend.Console
 	// Log gets logins and commands.
 	Log *slog.Logger
 	// Metrics registers metrics; nil: none.

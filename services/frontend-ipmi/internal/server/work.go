@@ -61,6 +61,7 @@ func (e *endpoint) message(now time.Time, s *session.Session, payload []byte, fr
 	s.Level = view.Level
 	answer := e.answer(s, message, code, data)
 	if view.Closed {
+		e.release(e.consoles.of(s.ID)) // It needs no farewell.
 		e.end(s, "closed by the console")
 	}
 	return answer
@@ -140,6 +141,9 @@ func (e *endpoint) work(s *session.Session) {
 		e.mu.Unlock()
 		if answer != nil {
 			e.send(answer, j.from)
+			e.mu.Lock()
+			e.run(s, j.from)
+			e.mu.Unlock()
 		}
 	}
 }

@@ -58,8 +58,10 @@ type Session struct {
 	Level ipmi.Privilege
 	Max   ipmi.Privilege
 	Keys  rmcpplus.Keys
-	// Inbound are the sequence numbers that came.
-	Inbound Window
+	// Inbound are the sequence numbers that came, Received the latest to come,
+	// which need not be the highest.
+	Inbound  Window
+	Received uint32
 	// Requests are those that must not be acted on twice.
 	Requests Requests
 	// Proof and ProofAnswer are RAKP messages 3 and 4, kept until the console's
