@@ -22,6 +22,7 @@ import (
 	registryv1 "kubevirtbmc.dev/proto/gen/go/bmc/registry/v1"
 	"kubevirtbmc.dev/services/frontend-ipmi/internal/backend"
 	"kubevirtbmc.dev/services/frontend-ipmi/internal/command"
+	"kubevirtbmc.dev/services/frontend-ipmi/internal/hostnet"
 	"kubevirtbmc.dev/services/frontend-ipmi/internal/server"
 )
 
@@ -90,7 +91,8 @@ func New(cfg Config) (*Frontend, error) {
 	s, err := server.New(server.Config{
 		Listen: cfg.Listen,
 		Mux: command.New(command.Config{
-			Power: backend.NewPower(cfg.Power), Boot: backend.NewBoot(cfg.Boot), Firmware: firmware,
+			Power: backend.NewPower(cfg.Power), Boot: backend.NewBoot(cfg.Boot), Inventory: inventory, Firmware: firmware,
+			InterfaceOf: hostnet.InterfaceOf,
 		}),
 		Inventory: inventory,
 		Console:   console,

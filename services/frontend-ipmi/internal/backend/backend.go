@@ -37,6 +37,8 @@ type Boot interface {
 type Inventory interface {
 	// FirmwareUUID returns the SMBIOS UUID of a machine; empty when it has none.
 	FirmwareUUID(ctx context.Context, bmc *referencev1.BMCReference) (string, error)
+	// Get returns the inventory of a machine.
+	Get(ctx context.Context, bmc *referencev1.BMCReference) (*inventoryv1.Inventory, error)
 }
 
 // NewPower returns the Power of a connection to a PowerService.
@@ -83,6 +85,11 @@ type inventoryClient struct {
 }
 
 func (c inventoryClient) FirmwareUUID(ctx context.Context, bmc *referencev1.BMCReference) (string, error) {
+	inventory, err := c.Get(ctx, bmc)
+	return inventory.GetFirmwareUuid(), err
+}
+
+func (c inventoryClient) Get(ctx context.Context, bmc *referencev1.BMCReference) (*inventoryv1.Inventory, error) {
 	response, err := c.client.GetInventory(ctx, &inventoryv1.GetInventoryRequest{Bmc: bmc})
-	return response.GetInventory().GetFirmwareUuid(), err
+	return response.GetInventory(), err
 }

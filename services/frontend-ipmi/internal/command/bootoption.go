@@ -85,7 +85,7 @@ func registerBoot(m *Mux, b backend.Boot) {
 // set answers Set System Boot Options (IPMI v2.0 section 28.12).
 func (c boot) set(ctx context.Context, r *Request) (ipmi.CompletionCode, []byte) {
 	option, invalid, data := r.Data[0]&optionMask, r.Data[0]&optionInvalidBit != 0, r.Data[1:]
-	o := r.Target.Options
+	o := &r.Target.Options
 	if option != optionBootFlags {
 		return o.set(r.Session.ID, option, invalid, data), nil
 	}
@@ -167,7 +167,7 @@ func (o *BootOptions) mark(option byte, invalid bool) {
 func (c boot) get(ctx context.Context, r *Request) (ipmi.CompletionCode, []byte) {
 	const version = 0x01
 	option := r.Data[0] & optionMask
-	o := r.Target.Options
+	o := &r.Target.Options
 	o.mu.Lock()
 	var data []byte
 	switch option {

@@ -3,17 +3,30 @@
 
 package command
 
-import "kubevirtbmc.dev/services/frontend-ipmi/internal/backend"
+import (
+	"net/netip"
+
+	"kubevirtbmc.dev/services/frontend-ipmi/internal/backend"
+)
 
 // Config has what commands need.
 type Config struct {
-	Power    backend.Power
-	Boot     backend.Boot
-	Firmware Firmware
+	Power backend.Power
+	Boot  backend.Boot
+	// Inventory tells what machines are made of; nil: commands that need it are
+	// not served.
+	Inventory backend.Inventory
+	Firmware  Firmware
+	// InterfaceOf finds the host's network interface that has an address; nil:
+	// none has.
+	InterfaceOf func(netip.Addr) (Interface, bool)
 }
 
 // New returns a mux with all commands that are served.
 func New(cfg Config) *Mux {
+	if cfg.InterfaceOf == nil {
+		cfg.InterfaceOf = func(netip.Addr) (Interface, bool) { return Interface{}, false }
+	}
 	m := NewMux()
 	registerApp(m, cfg.Firmware)
 	registerSession(m)
@@ -21,5 +34,11 @@ func New(cfg Config) *Mux {
 	registerBoot(m, cfg.Boot)
 	registerPayload(m)
 	registerSOL(m)
+	registerChannel(m)
+	registerUser(m)
+	registerLAN(m, cfg.InterfaceOf)
+	if cfg.Inventory != nil {
+		registerSystemInfo(m, cfg.Inventory)
+	}
 	return m
 }

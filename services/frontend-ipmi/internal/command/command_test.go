@@ -6,6 +6,8 @@ package command_test
 import (
 	"context"
 	"encoding/hex"
+	"net"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -15,6 +17,7 @@ import (
 	"kubevirtbmc.dev/pkg/grpcstatus"
 	bootv1 "kubevirtbmc.dev/proto/gen/go/bmc/boot/v1"
 	errorsv1 "kubevirtbmc.dev/proto/gen/go/bmc/errors/v1"
+	inventoryv1 "kubevirtbmc.dev/proto/gen/go/bmc/inventory/v1"
 	powerv1 "kubevirtbmc.dev/proto/gen/go/bmc/power/v1"
 	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
 	"kubevirtbmc.dev/services/frontend-ipmi/internal/command"
@@ -55,26 +58,59 @@ func (f *fakeBoot) SetOverride(_ context.Context, _ *referencev1.BMCReference, o
 	return f.err
 }
 
+// fakeInventory is the inventory of one machine.
+type fakeInventory struct {
+	inventory *inventoryv1.Inventory
+	err       error
+}
+
+func (f *fakeInventory) FirmwareUUID(context.Context, *referencev1.BMCReference) (string, error) {
+	return f.inventory.GetFirmwareUuid(), f.err
+}
+
+func (f *fakeInventory) Get(context.Context, *referencev1.BMCReference) (*inventoryv1.Inventory, error) {
+	return f.inventory, f.err
+}
+
 // bench is a mux with a machine of its own.
 type bench struct {
-	power  fakePower
-	boot   fakeBoot
-	mux    *command.Mux
-	target command.Target
+	inventory fakeInventory
+	sessions  []command.SessionInfo
+	power     fakePower
+	boot      fakeBoot
+	mux       *command.Mux
+	target    command.Target
 }
 
 func newBench() *bench {
 	b := &bench{
+		inventory: fakeInventory{inventory: &inventoryv1.Inventory{
+			MachineName: "vm-with-a-long-name-of-its-own", Manufacturer: "KubeVirt", Product: "None", SerialNumber: "SN-1",
+			GuestOperatingSystem: &inventoryv1.GuestOperatingSystem{Name: "Debian GNU/Linux", Version: "é"},
+		}},
+		sessions: []command.SessionInfo{
+			{ID: 7, User: "gone", Level: ipmi.PrivilegeUser, Source: netip.MustParseAddrPort("[2001:db8::1]:4000")},
+			{ID: 0x01020304, User: "operator", Level: ipmi.PrivilegeOperator, Source: netip.MustParseAddrPort("192.0.2.9:5000")},
+		},
 		power: fakePower{status: &powerv1.PowerStatus{State: powerv1.PowerState_POWER_STATE_OFF}},
 		boot:  fakeBoot{status: &bootv1.BootStatus{Mode: bootv1.FirmwareMode_FIRMWARE_MODE_UEFI}},
 		target: command.Target{
 			DeviceGUID: ipmi.GUID{0xD0}, SystemGUID: ipmi.GUID{0x50},
-			Suites: []*rmcpplus.Suite{rmcpplus.Suite17, rmcpplus.Suite3}, Options: &command.BootOptions{},
+			Suites: []*rmcpplus.Suite{rmcpplus.Suite17, rmcpplus.Suite3}, State: &command.State{},
+			Users: []command.User{{Name: "admin", Privilege: ipmi.PrivilegeAdministrator}, {Name: "operator", Privilege: ipmi.PrivilegeOperator}},
 		},
 	}
-	b.mux = command.New(command.Config{Power: &b.power, Boot: &b.boot, Firmware: command.Firmware{Major: 1, Minor: 42}})
+	b.mux = command.New(command.Config{
+		Power: &b.power, Boot: &b.boot, Inventory: &b.inventory, Firmware: command.Firmware{Major: 1, Minor: 42},
+		InterfaceOf: func(a netip.Addr) (command.Interface, bool) {
+			return command.Interface{MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, Bits: 24}, a == local
+		},
+	})
 	return b
 }
+
+// local is the address of the host that requests come to.
+var local = netip.MustParseAddr("192.0.2.1")
 
 func session(level ipmi.Privilege) *command.Session {
 	return &command.Session{ID: 0x01020304, Level: level, Max: level}
@@ -90,7 +126,7 @@ func (b *bench) send(t *testing.T, s *command.Session, request string) string {
 	}
 	r := &command.Request{
 		Message: ipmi.Message{ToAddress: ipmi.AddressBMC, NetFn: ipmi.NetFn(raw[0]), Command: raw[1], Data: raw[2:]},
-		Target:  &b.target, Session: s,
+		Target:  &b.target, Session: s, Local: local, Sessions: func() []command.SessionInfo { return b.sessions },
 	}
 	found, code := b.mux.Find(r)
 	var data []byte

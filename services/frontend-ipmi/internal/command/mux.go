@@ -8,6 +8,7 @@ package command
 
 import (
 	"context"
+	"net/netip"
 
 	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
 	"kubevirtbmc.dev/services/frontend-ipmi/internal/ipmi"
@@ -32,14 +33,33 @@ type Target struct {
 	Suites []*rmcpplus.Suite
 	// HasKg tells that a key-generating key is set.
 	HasKg bool
-	// Options are the boot options that the frontend itself keeps.
-	Options *BootOptions
 	// ClientPort is the UDP port that clients use.
 	ClientPort uint16
 	// SOL are the SOL configuration parameters.
 	SOL *sol.Parameters
 	// Console has the SOL payload instances; nil: there is no ConsoleService.
 	Console Console
+	// Users are who may log in, in the registry's order; at most 62.
+	Users []User
+	// ClientAddress is the address that clients use; not valid: that at which
+	// they reach the frontend.
+	ClientAddress netip.Addr
+	// State is what the frontend itself keeps of the BMC.
+	*State
+}
+
+// State is what commands keep of a BMC, for as long as the frontend serves it.
+type State struct {
+	Options BootOptions
+}
+
+// SessionInfo is what commands tell of an active session.
+type SessionInfo struct {
+	ID    uint32
+	User  string
+	Level ipmi.Privilege
+	// Source is the console's address.
+	Source netip.AddrPort
 }
 
 // Request is a command to carry out.
@@ -48,6 +68,18 @@ type Request struct {
 	Target *Target
 	// Session is nil outside of a session.
 	Session *Session
+	// Local is the address at which the request came.
+	Local netip.Addr
+	// Sessions returns the active sessions, oldest first. Commands that call
+	// other services must not call it. Nil: there are none.
+	Sessions func() []SessionInfo
+}
+
+func (r *Request) sessions() []SessionInfo {
+	if r.Sessions == nil {
+		return nil
+	}
+	return r.Sessions()
 }
 
 // Handler carries out a command and returns its completion code and the data

@@ -6,6 +6,7 @@ package command
 import (
 	"context"
 	"encoding/binary"
+	"slices"
 
 	"kubevirtbmc.dev/services/frontend-ipmi/internal/ipmi"
 )
@@ -35,6 +36,10 @@ func registerSession(m *Mux) {
 	m.Handle(ipmi.NetFnApp, 0x3C, Command{
 		Name: "close_session", Privilege: ipmi.PrivilegeCallback,
 		MinLength: 4, MaxLength: 5, Handle: closeSession,
+	})
+	m.Handle(ipmi.NetFnApp, 0x3D, Command{
+		Name: "get_session_info", Privilege: ipmi.PrivilegeUser,
+		MinLength: 1, MaxLength: 5, Handle: sessionInfo,
 	})
 }
 
@@ -112,4 +117,51 @@ func closeSession(_ context.Context, r *Request) (ipmi.CompletionCode, []byte) {
 	}
 	r.Session.Closed = true
 	return ipmi.OK, nil
+}
+
+// sessionInfo answers Get Session Info (IPMI v2.0 section 22.20). Sessions are
+// numbered from 1, oldest first; the number serves as handle. An IPv6 address
+// does not fit in and reads as 0.0.0.0, and the console's MAC address is unknown.
+func sessionInfo(_ context.Context, r *Request) (ipmi.CompletionCode, []byte) {
+	const (
+		present  = 0x00
+		byHandle = 0xFE
+		byID     = 0xFF
+		possible = 63
+		rmcpPlus = 0x10
+	)
+	sizes := map[byte]int{byHandle: 2, byID: 5}
+	want := sizes[r.Data[0]]
+	if want == 0 {
+		want = 1
+	}
+	if len(r.Data) != want {
+		return ipmi.InvalidLength, nil
+	}
+	sessions := r.sessions()
+	var found int
+	switch r.Data[0] {
+	case present, byID:
+		id := r.Session.ID
+		if r.Data[0] == byID {
+			id = binary.LittleEndian.Uint32(r.Data[1:])
+		}
+		found = slices.IndexFunc(sessions, func(s SessionInfo) bool { return s.ID == id })
+	case byHandle:
+		found = int(r.Data[1]) - 1
+	default:
+		found = int(r.Data[0]) - 1
+	}
+	active := byte(min(len(sessions), possible))
+	if found < 0 || found >= len(sessions) {
+		if r.Data[0] == byHandle || r.Data[0] == byID {
+			return ipmi.RecordNotPresent, nil
+		}
+		return ipmi.OK, []byte{0, possible, active}
+	}
+	s := sessions[found]
+	data := []byte{byte(found + 1), possible, active, r.Target.userID(s.User), byte(s.Level), rmcpPlus | channelLAN} //nolint:gosec // At most 64.
+	data = append(data, addressBytes(s.Source.Addr().Unmap())...)
+	data = append(data, make([]byte, 6)...)
+	return ipmi.OK, binary.LittleEndian.AppendUint16(data, s.Source.Port())
 }

@@ -6,11 +6,13 @@ package server
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 
 	"google.golang.org/protobuf/proto"
 
 	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
 	registryv1 "kubevirtbmc.dev/proto/gen/go/bmc/registry/v1"
+	"kubevirtbmc.dev/services/frontend-ipmi/internal/command"
 	"kubevirtbmc.dev/services/frontend-ipmi/internal/ipmi"
 	"kubevirtbmc.dev/services/frontend-ipmi/internal/rmcpplus"
 	"kubevirtbmc.dev/services/frontend-ipmi/internal/session"
@@ -21,6 +23,7 @@ const (
 	maxUsername = 16
 	maxPassword = 20
 	maxKg       = 20
+	maxUsers    = 62 // Numbered from 2 on with 6 bits.
 )
 
 // bmc is what the registry says of a BMC, checked and in this package's terms.
@@ -30,9 +33,11 @@ type bmc struct {
 	port      uint16
 	// clientPort is the port that clients use.
 	clientPort uint16
-	suites     []*rmcpplus.Suite
-	kg         string
-	accounts   []session.Account
+	// clientAddress is where clients reach it; not valid: where the frontend is.
+	clientAddress netip.Addr
+	suites        []*rmcpplus.Suite
+	kg            string
+	accounts      []session.Account
 	// skipped are the names of accounts whose name or password IPMI can't carry.
 	skipped []string
 }
@@ -57,6 +62,11 @@ func parseBMC(in *registryv1.BMC) (*bmc, error) {
 		b.clientPort = uint16(client)
 	default:
 		b.clientPort = b.port
+	}
+	if a := in.GetIpmi().GetClientAddress(); a != "" {
+		if b.clientAddress, err = netip.ParseAddr(a); err != nil {
+			return nil, fmt.Errorf("address that clients use: %w", err)
+		}
 	}
 	if len(b.kg) > maxKg {
 		return nil, errors.New("the key-generating key (Kg) is longer than 20 bytes")
@@ -116,6 +126,15 @@ func (b *bmc) account(name string) *session.Account {
 		}
 	}
 	return found
+}
+
+// users are the accounts as commands tell of them.
+func (b *bmc) users() []command.User {
+	users := make([]command.User, min(len(b.accounts), maxUsers))
+	for i := range users {
+		users[i] = command.User{Name: b.accounts[i].Name, Privilege: b.accounts[i].Privilege}
+	}
+	return users
 }
 
 // keeps tells whether a session that began under an earlier state of the BMC

@@ -6,7 +6,9 @@ package server
 import (
 	"context"
 	"log/slog"
+	"net/netip"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -50,15 +52,15 @@ type endpoint struct {
 func newEndpoint(s *Server, b *bmc, sock datagramConn) *endpoint {
 	e := &endpoint{server: s, socket: sock, reference: b.reference, table: session.NewTable(s.cfg.Limits)}
 	e.parameters = sol.NewParameters()
-	e.setBMC(b, b.guid, &command.BootOptions{})
+	e.setBMC(b, b.guid, &command.State{})
 	return e
 }
 
-func (e *endpoint) setBMC(b *bmc, systemGUID ipmi.GUID, options *command.BootOptions) {
+func (e *endpoint) setBMC(b *bmc, systemGUID ipmi.GUID, state *command.State) {
 	e.bmc = b
 	e.target = &command.Target{
 		Reference: b.reference, DeviceGUID: b.guid, SystemGUID: systemGUID,
-		Suites: b.suites, HasKg: b.kg != "", Options: options,
+		Suites: b.suites, HasKg: b.kg != "", Users: b.users(), ClientAddress: b.clientAddress, State: state,
 		ClientPort: b.clientPort, SOL: e.parameters,
 	}
 	if e.server.cfg.Console != nil {
@@ -75,7 +77,7 @@ func (e *endpoint) update(b *bmc) {
 	if system == before.guid {
 		system = b.guid
 	}
-	e.setBMC(b, system, e.target.Options)
+	e.setBMC(b, system, e.target.State)
 	for s := range e.table.All() {
 		if !b.keeps(s, before) {
 			e.end(s, "credentials changed")
@@ -384,8 +386,32 @@ func (e *endpoint) lookUpGUID(ctx context.Context) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.target.SystemGUID != guid {
-		e.setBMC(e.bmc, guid, e.target.Options)
+		e.setBMC(e.bmc, guid, e.target.State)
 	}
+}
+
+// sessions are the active sessions, oldest first. The endpoint is locked.
+func (e *endpoint) sessions() []command.SessionInfo {
+	var active []*session.Session
+	for s := range e.table.All() {
+		if s.State == session.Active {
+			active = append(active, s)
+		}
+	}
+	slices.SortFunc(active, func(a, b *session.Session) int { return a.Began().Compare(b.Began()) })
+	list := make([]command.SessionInfo, len(active))
+	for i, s := range active {
+		list[i] = command.SessionInfo{ID: s.ID, User: s.Username, Level: s.Level, Source: s.Source}
+	}
+	return list
+}
+
+// localOf is the address at which a datagram came.
+func (e *endpoint) localOf(from peer) netip.Addr {
+	if from.local.IsValid() {
+		return from.local
+	}
+	return e.server.listen
 }
 
 func (e *endpoint) count(name string, code ipmi.CompletionCode) {

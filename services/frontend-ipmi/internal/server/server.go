@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -72,9 +73,11 @@ type Server struct {
 	// secret keys the challenges of users that do not exist.
 	secret [32]byte
 	// ctx is of calls to other services; it ends with Shutdown.
-	ctx     context.Context
-	cancel  context.CancelFunc
-	slots   chan struct{}
+	ctx    context.Context
+	cancel context.CancelFunc
+	slots  chan struct{}
+	// listen is the address that sockets are bound to; not valid: all.
+	listen  netip.Addr
 	lookups chan *endpoint
 	workers sync.WaitGroup // Goroutines that carry out commands.
 	readers sync.WaitGroup // All others.
@@ -101,7 +104,8 @@ func New(cfg Config) (*Server, error) {
 		slots: make(chan struct{}, maxWorkers), lookups: make(chan *endpoint, lookupQueue),
 		endpoints: map[string]*endpoint{},
 	}
-	_, _ = rand.Read(s.secret[:]) // Never fails (crypto/rand).
+	s.listen, _ = netip.ParseAddr(cfg.Listen) // A host name is told by each datagram.
+	_, _ = rand.Read(s.secret[:])             // Never fails (crypto/rand).
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	if cfg.Inventory != nil {
 		for range lookupWorkers {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	bootv1 "kubevirtbmc.dev/proto/gen/go/bmc/boot/v1"
+	inventoryv1 "kubevirtbmc.dev/proto/gen/go/bmc/inventory/v1"
 	powerv1 "kubevirtbmc.dev/proto/gen/go/bmc/power/v1"
 	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
 	registryv1 "kubevirtbmc.dev/proto/gen/go/bmc/registry/v1"
@@ -94,6 +95,11 @@ func (f fakeBoot) SetOverride(ctx context.Context, _ *referencev1.BMCReference, 
 }
 
 type fakeInventory struct{ *fakeBackend }
+
+func (f fakeInventory) Get(ctx context.Context, bmc *referencev1.BMCReference) (*inventoryv1.Inventory, error) {
+	uuid, err := f.FirmwareUUID(ctx, bmc)
+	return &inventoryv1.Inventory{FirmwareUuid: uuid}, err
+}
 
 func (f fakeInventory) FirmwareUUID(context.Context, *referencev1.BMCReference) (string, error) {
 	f.mu.Lock()

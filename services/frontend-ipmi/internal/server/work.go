@@ -48,7 +48,7 @@ func (e *endpoint) message(now time.Time, s *session.Session, payload []byte, fr
 		return nil
 	}
 	view := command.Session{ID: s.ID, Level: s.Level, Max: s.Max}
-	request := command.Request{Message: message, Target: e.target, Session: &view}
+	request := command.Request{Message: message, Target: e.target, Session: &view, Local: e.localOf(from), Sessions: e.sessions}
 	found, code := e.server.cfg.Mux.Find(&request)
 	switch {
 	case found == nil:
