@@ -53,6 +53,14 @@ func registerPayload(m *Mux) {
 		Name: "get_payload_instance_info", Privilege: ipmi.PrivilegeUser,
 		MinLength: 2, MaxLength: 2, Handle: payloadInstanceInfo,
 	})
+	m.Handle(ipmi.NetFnApp, 0x4C, Command{
+		Name: "set_user_payload_access", Privilege: ipmi.PrivilegeAdministrator,
+		MinLength: 6, MaxLength: 6, Handle: setUserPayloadAccess,
+	})
+	m.Handle(ipmi.NetFnApp, 0x4D, Command{
+		Name: "get_user_payload_access", Privilege: ipmi.PrivilegeOperator,
+		MinLength: 2, MaxLength: 2, Handle: userPayloadAccess,
+	})
 	m.Handle(ipmi.NetFnApp, 0x4E, Command{
 		Name: "get_channel_payload_support", Privilege: ipmi.PrivilegeUser,
 		MinLength: 1, MaxLength: 1, Handle: channelPayloadSupport,
@@ -154,6 +162,49 @@ func payloadInstanceInfo(_ context.Context, r *Request) (ipmi.CompletionCode, []
 	}
 	data := binary.LittleEndian.AppendUint32(make([]byte, 0, 12), owner)
 	return ipmi.OK, append(data, firstSerialPort, 0, 0, 0, 0, 0, 0, 0)
+}
+
+// payloadSOLBit is SOL in the first byte of standard payload enables (IPMI v2.0
+// tables 24-8, 24-9).
+const payloadSOLBit = 1 << rmcpplus.PayloadSOL
+
+// payloadAccess returns the standard payloads that a user may activate: who has
+// the level for SOL may use it. False: the number is nobody's.
+func payloadAccess(t *Target, id byte) (byte, bool) {
+	u, ok := t.user(id & userIDMask)
+	if u == nil || u.Privilege < t.SOL.Privilege() {
+		return 0, ok
+	}
+	return payloadSOLBit, true
+}
+
+// setUserPayloadAccess answers Set User Payload Access (IPMI v2.0 section 24.6).
+// Roles say who may use SOL, and they come from Kubernetes: what changes nothing
+// is accepted.
+func setUserPayloadAccess(_ context.Context, r *Request) (ipmi.CompletionCode, []byte) {
+	const (
+		enable  = 0
+		disable = 1
+	)
+	access, ok := payloadAccess(r.Target, r.Data[1])
+	operation := r.Data[1] >> 6
+	if !isLANChannel(r.Data[0]) || !ok || operation > disable {
+		return ipmi.InvalidDataField, nil
+	}
+	want := r.Data[2] & payloadSOLBit
+	if (operation == enable && want&^access != 0) || (operation == disable && want&access != 0) {
+		return ipmi.NotInPresentState, nil
+	}
+	return ipmi.OK, nil
+}
+
+// userPayloadAccess answers Get User Payload Access (IPMI v2.0 section 24.7).
+func userPayloadAccess(_ context.Context, r *Request) (ipmi.CompletionCode, []byte) {
+	access, ok := payloadAccess(r.Target, r.Data[1])
+	if !isLANChannel(r.Data[0]) || !ok {
+		return ipmi.InvalidDataField, nil
+	}
+	return ipmi.OK, []byte{access, 0, 0, 0}
 }
 
 // channelPayloadSupport answers Get Channel Payload Support (IPMI v2.0 section
