@@ -25,20 +25,21 @@ func registerApp(m *Mux, firmware Firmware) {
 	m.Handle(ipmi.NetFnApp, 0x37, Command{Name: "get_system_guid", Privilege: ipmi.PrivilegeUser, Sessionless: true, Handle: systemGUID})
 }
 
-// getDeviceID answers Get Device ID (IPMI v2.0 section 20.1). Of the additional
-// devices it names the chassis device alone: there is no sensor, SDR, SEL or FRU
-// device. The manufacturer is 0, unspecified: a number of somebody else would
+// deviceSupport names the additional devices of Get Device ID: chassis, FRU
+// inventory, SDR repository and sensors.
+const deviceSupport = 0x80 | 0x08 | 0x02 | 0x01
+
+// getDeviceID answers Get Device ID (IPMI v2.0 section 20.1). The manufacturer is 0, unspecified: a number of somebody else would
 // switch on that vendor's workarounds in clients.
 func getDeviceID(firmware Firmware) Handler {
 	const (
 		deviceID       = 0x20
 		deviceRevision = 0x01
 		ipmiVersion20  = 0x02
-		chassisDevice  = 0x80
 	)
 	minorBCD := firmware.Minor/10<<4 | firmware.Minor%10
 	data := []byte{
-		deviceID, deviceRevision, firmware.Major & 0x7F, minorBCD, ipmiVersion20, chassisDevice,
+		deviceID, deviceRevision, firmware.Major & 0x7F, minorBCD, ipmiVersion20, deviceSupport,
 		0, 0, 0, // Manufacturer.
 		0, 0, // Product.
 		0, 0, 0, 0, // Auxiliary firmware revision.

@@ -36,9 +36,12 @@ func New(cfg Config) *Mux {
 	registerSOL(m)
 	registerChannel(m)
 	registerUser(m)
+	registerSDR(m)
+	registerSensor(m, cfg.Power)
 	registerLAN(m, cfg.InterfaceOf)
 	if cfg.Inventory != nil {
 		registerSystemInfo(m, cfg.Inventory)
+		registerFRU(m, cfg.Inventory)
 	}
 	return m
 }

@@ -148,7 +148,7 @@ func TestCommands(t *testing.T) {
 		request string
 		want    string
 	}{
-		"Get Device ID":                        {user, "06 01", "00 2001014202800000000000" + "00000000"},
+		"Get Device ID":                        {user, "06 01", "00 20010142028b0000000000" + "00000000"},
 		"Get Device ID with data":              {user, "06 01 00", "c7"},
 		"Get Device ID outside of a session":   {none, "06 01", "d4"},
 		"Cold Reset":                           {admin, "06 02", "00"},
@@ -189,7 +189,6 @@ func TestCommands(t *testing.T) {
 		"PICMG probe":                          {admin, "2c 00 00", "c1"},
 		"DCMI":                                 {admin, "2c 01 dc01", "c1"},
 		"OEM":                                  {admin, "30 01", "c1"},
-		"SDR, not served yet":                  {admin, "0a 20", "c1"},
 		"Get Chassis Capabilities":             {user, "00 00", "00 0020202020"},
 		"Get Chassis Status":                   {user, "00 01", "00 600000"},
 		"Chassis Control, off":                 {operator, "00 02 00", "00"},

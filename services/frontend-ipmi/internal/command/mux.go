@@ -51,6 +51,8 @@ type Target struct {
 // State is what commands keep of a BMC, for as long as the frontend serves it.
 type State struct {
 	Options BootOptions
+	// SDR is the reservation of the SDR repository.
+	SDR Reservation
 }
 
 // SessionInfo is what commands tell of an active session.

@@ -56,6 +56,8 @@ type Machine struct {
 	Power powerv1.PowerStatus
 	Boot  bootv1.BootStatus
 	UUID  string
+	// Inventory but for the UUID.
+	Inventory inventoryv1.Inventory
 }
 
 // Call that came.
@@ -235,7 +237,10 @@ func (s *Services) SetBootOverride(ctx context.Context, r *bootv1.SetBootOverrid
 func (s *Services) GetInventory(_ context.Context, r *inventoryv1.GetInventoryRequest) (*inventoryv1.GetInventoryResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return &inventoryv1.GetInventoryResponse{Inventory: &inventoryv1.Inventory{FirmwareUuid: s.machine(r.GetBmc()).UUID}}, nil
+	m := s.machine(r.GetBmc())
+	inventory := proto.CloneOf(&m.Inventory)
+	inventory.FirmwareUuid = m.UUID
+	return &inventoryv1.GetInventoryResponse{Inventory: inventory}, nil
 }
 
 // Upsert has a BMC served.

@@ -18,8 +18,10 @@ const (
 	ReservationCanceled   CompletionCode = 0xC5
 	InvalidLength         CompletionCode = 0xC7
 	ParameterOutOfRange   CompletionCode = 0xC9
+	CannotReturnThatMuch  CompletionCode = 0xCA
 	RecordNotPresent      CompletionCode = 0xCB
 	InvalidDataField      CompletionCode = 0xCC
+	IllegalForRecord      CompletionCode = 0xCD
 	ResponseNotProvided   CompletionCode = 0xCE
 	DestinationNotThere   CompletionCode = 0xD3
 	InsufficientPrivilege CompletionCode = 0xD4

@@ -24,7 +24,9 @@ type NetFn byte
 // Network functions.
 const (
 	NetFnChassis        NetFn = 0x00
+	NetFnSensor         NetFn = 0x04
 	NetFnApp            NetFn = 0x06
+	NetFnStorage        NetFn = 0x0A
 	NetFnTransport      NetFn = 0x0C
 	NetFnGroupExtension NetFn = 0x2C
 )
