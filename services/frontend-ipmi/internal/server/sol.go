@@ -392,6 +392,6 @@ func (e *endpoint) sendBreak(k *solInstance) (refused bool) {
 	if grpcstatus.ReasonOf(err) != errorsv1.Reason_REASON_UNSUPPORTED {
 		return false
 	}
-	e.log(ctx, slog.LevelInfo, "serial break ignored: the hypervisor has none", sessionAttrs(k.session)...)
+	e.log(ctx, slog.LevelInfo, "serial break ignored: the hypervisor has none", slog.String(logkey.User, k.session.Username))
 	return true
 }
