@@ -324,3 +324,30 @@ func TestIpmitool_solRefusals(t *testing.T) {
 	tool := b.solActivate(t)
 	tool.sees("SOL Session operational")
 }
+
+// A guest that takes no input for a while loses nothing of what is pasted: the
+// console is held back by packets that are accepted in part.
+func TestIpmitool_solGuestTakesNoInput(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	guest := b.serial()
+	guest.SetEcho(false)
+	resume := guest.Stall()
+	defer resume()
+	tool := b.solActivate(t)
+	tool.sees("SOL Session operational")
+	var paste strings.Builder
+	for i := range 30_000 {
+		fmt.Fprintf(&paste, "%d,", i)
+	}
+	tool.types(paste.String())
+	time.Sleep(3 * time.Second) // Long enough for everything on the way to fill.
+	if got := len(guest.Typed()); got > 0 {
+		t.Errorf("the guest gets %d characters although it takes none", got)
+	}
+	resume()
+	eventually(t, "end of the paste", func() bool { return len(guest.Typed()) >= paste.Len() })
+	if guest.Typed() != paste.String() {
+		t.Errorf("of %d characters the guest gets %d, or others", paste.Len(), len(guest.Typed()))
+	}
+}
