@@ -182,6 +182,7 @@ type bmcs struct {
 	routes *queue
 	// again is told of BMCs to look at again.
 	again *queue
+	moves *moves
 
 	mu sync.Mutex
 	// waiting are the BMCs that wait for a port.
@@ -247,6 +248,7 @@ func (r *bmcs) forget(ref registry.Ref) {
 	delete(r.applied, ref)
 	delete(r.routedSince, ref)
 	r.mu.Unlock()
+	r.moves.forget(ref)
 	r.release(ref)
 	r.start.done(ref)
 	r.routes.add(ref)
@@ -306,6 +308,9 @@ func (r *bmcs) reconcile(ctx context.Context, bmc *v1beta1.VirtualMachineBMC) (r
 	}
 	if o.former != nil {
 		result.RequeueAfter = graceTime
+	}
+	if left := r.hold(bmc, &o); left > 0 {
+		return reconcile.Result{RequeueAfter: left}, serviceErr
 	}
 	if left := r.settle(bmc, &o); left > 0 {
 		result.RequeueAfter = left
@@ -610,6 +615,20 @@ func (r *bmcs) observeFrontends(ctx context.Context, bmc *v1beta1.VirtualMachine
 		o.former = c
 	}
 	return nil
+}
+
+// hold returns for how long the status of a BMC that is Ready waits for its
+// hand-over to be done; 0: it does not.
+func (r *bmcs) hold(bmc *v1beta1.VirtualMachineBMC, o *observation) time.Duration {
+	is := o.frontendReady()
+	unanswered := is.Status != metav1.ConditionTrue && is.Reason == v1beta1.ReasonFrontendPending
+	if !o.served() || !unanswered && is.Status != metav1.ConditionTrue ||
+		bmc.Status.ObservedGeneration != bmc.Generation ||
+		!meta.IsStatusConditionTrue(bmc.Status.Conditions, v1beta1.ConditionFrontendReady) {
+		r.moves.forget(o.want.ref)
+		return 0
+	}
+	return r.moves.hold(o.want.ref, unanswered)
 }
 
 // settle holds a BMC back that could not be reached and is served now, for as long

@@ -6,6 +6,8 @@ package reconciler
 import (
 	"context"
 	"fmt"
+	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -21,6 +23,9 @@ import (
 // protocols are those that frontends speak.
 var protocols = []registryv1.Protocol{registryv1.Protocol_PROTOCOL_IPMI, registryv1.Protocol_PROTOCOL_REDFISH}
 
+// behindTime is what a cache is given to learn of a change.
+const behindTime = 100 * time.Millisecond
+
 // routing keeps the EndpointSlices of BMCs: clients reach the replica that the
 // registry says is the owner. It reads caches alone and writes what has changed.
 type routing struct {
@@ -29,8 +34,50 @@ type routing struct {
 	ports    *ports
 	defaults Defaults
 	start    *start
+	moves    *moves
 	// namespace is that of the shared frontends' pods.
 	namespace string
+	// fresh are EndpointSlices that the cache does not have yet.
+	fresh freshSlices
+}
+
+// freshSlices are EndpointSlices as they were moved last, so that none is moved
+// again because the cache is behind.
+type freshSlices struct {
+	mu   sync.Mutex
+	list map[client.ObjectKey]freshSlice
+}
+
+// freshSlice is an EndpointSlice that the cache had in another version before.
+type freshSlice struct {
+	before string
+	is     *discoveryv1.EndpointSlice
+}
+
+// put notes what became of an EndpointSlice of the cache.
+func (f *freshSlices) put(cached, is *discoveryv1.EndpointSlice) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.list == nil {
+		f.list = map[client.ObjectKey]freshSlice{}
+	}
+	f.list[client.ObjectKeyFromObject(is)] = freshSlice{cached.ResourceVersion, is}
+}
+
+// newest returns what is known of an EndpointSlice of the cache.
+func (f *freshSlices) newest(cached *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	key := client.ObjectKeyFromObject(cached)
+	fresh, ok := f.list[key]
+	if !ok {
+		return cached
+	}
+	if fresh.before == cached.ResourceVersion && fresh.is.UID == cached.UID {
+		return fresh.is
+	}
+	delete(f.list, key)
+	return cached
 }
 
 // Reconcile implements reconcile.Reconciler.
@@ -39,6 +86,14 @@ func (r *routing) Reconcile(ctx context.Context, request reconcile.Request) (rec
 		return reconcile.Result{}, err
 	}
 	ref := registry.Ref{Namespace: request.Namespace, Name: request.Name}
+	result, err := r.reconcile(ctx, request, ref)
+	if err == nil && result.RequeueAfter == 0 {
+		r.moves.routed(ref)
+	}
+	return result, err
+}
+
+func (r *routing) reconcile(ctx context.Context, request reconcile.Request, ref registry.Ref) (reconcile.Result, error) {
 	if r.start.pending(ref) {
 		return reconcile.Result{}, nil // Until it is known whether it is served at all.
 	}
@@ -71,12 +126,25 @@ func (r *routing) Reconcile(ctx context.Context, request reconcile.Request) (rec
 		want := sliceOf(w, protocol, r.ports.ofBMC(&w), pod)
 		wants[want.name] = want
 	}
+	behind := false // The cache is.
 	for i := range has.Items {
-		is := &has.Items[i]
+		cached := &has.Items[i]
+		is := r.fresh.newest(cached)
 		want, ok := wants[is.Name]
 		switch {
 		case ok && want.inSync(is):
 			delete(wants, is.Name)
+		case ok && want.moves(is):
+			delete(wants, is.Name)
+			moved := want.moved(is)
+			err := r.client.Patch(ctx, moved, client.MergeFromWithOptions(is, client.MergeFromWithOptimisticLock{}), client.FieldOwner(fieldManager))
+			if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+				behind = true
+			} else if err != nil {
+				return reconcile.Result{}, fmt.Errorf("move EndpointSlice %s: %w", is.Name, err)
+			} else {
+				r.fresh.put(cached, moved)
+			}
 		case ok && ownedBy(is, w.uid) && is.AddressType == want.family:
 		case !ownedBy(is, w.uid):
 		default:
@@ -94,6 +162,9 @@ func (r *routing) Reconcile(ctx context.Context, request reconcile.Request) (rec
 			}
 			return reconcile.Result{}, fmt.Errorf("apply EndpointSlice %s: %w", want.name, err)
 		}
+	}
+	if behind {
+		return reconcile.Result{RequeueAfter: behindTime}, nil
 	}
 	return reconcile.Result{}, nil
 }

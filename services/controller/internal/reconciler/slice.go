@@ -12,6 +12,7 @@ import (
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	discoveryv1ac "k8s.io/client-go/applyconfigurations/discovery/v1"
 	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
+	"k8s.io/utils/ptr"
 
 	registryv1 "kubevirtbmc.dev/proto/gen/go/bmc/registry/v1"
 )
@@ -94,6 +95,36 @@ func (s *endpointSlice) apply() *discoveryv1ac.EndpointSliceApplyConfiguration {
 		endpoint.WithNodeName(s.pod.Spec.NodeName)
 	}
 	return a.WithEndpoints(endpoint)
+}
+
+// moves tells whether an EndpointSlice is as it is to be but for where it leads.
+func (s *endpointSlice) moves(is *discoveryv1.EndpointSlice) bool {
+	return ownedBy(is, *s.owner.UID) && within(s.labels, is.Labels) && is.AddressType == s.family
+}
+
+// moved returns an EndpointSlice with the endpoints and ports that it is to have.
+// Both lists are atomic, so that those of server-side apply never add to them; and
+// a list that is empty is one that server-side apply could not empty, since what it
+// leaves out stays while the manager of updates has it too.
+func (s *endpointSlice) moved(is *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+	to := is.DeepCopy()
+	to.Ports, to.Endpoints = nil, []discoveryv1.Endpoint{}
+	for _, port := range s.ports {
+		to.Ports = append(to.Ports, discoveryv1.EndpointPort{Name: &port.name, Protocol: &port.protocol, Port: &port.port})
+	}
+	if s.pod == nil {
+		return to
+	}
+	endpoint := discoveryv1.Endpoint{
+		Addresses:  []string{s.pod.Status.PodIP},
+		Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true), Serving: ptr.To(true), Terminating: ptr.To(false)},
+		TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: s.pod.Namespace, Name: s.pod.Name, UID: s.pod.UID},
+	}
+	if s.pod.Spec.NodeName != "" {
+		endpoint.NodeName = &s.pod.Spec.NodeName
+	}
+	to.Endpoints = append(to.Endpoints, endpoint)
+	return to
 }
 
 // inSync tells whether an EndpointSlice is as it is to be.

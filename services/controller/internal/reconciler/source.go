@@ -129,6 +129,7 @@ type Source struct {
 	routes   queue
 	machines queue
 	start    *start
+	moves    *moves
 	registry *registry.Registry
 	ports    *ports
 	manager  manager.Manager
@@ -158,6 +159,7 @@ func New(config Config) (*Source, error) {
 			}
 		})
 	}
+	s.moves = newMoves(&s.bmcs)
 	var err error
 	if s.apis, err = newAPIs(config.Metrics); err != nil {
 		return nil, err
@@ -174,6 +176,7 @@ func New(config Config) (*Source, error) {
 
 // StatusChanged implements registry.Observer.
 func (s *Source) StatusChanged(ref registry.Ref) {
+	s.moves.changed(ref)
 	s.routes.add(ref)
 	s.bmcs.add(ref)
 }
@@ -375,7 +378,7 @@ func (s *Source) setupBMCs(accounts Accounts) error {
 	r := &bmcs{
 		client: s.manager.GetClient(), live: s.manager.GetAPIReader(), registry: s.registry, apis: s.apis, ports: s.ports,
 		accounts: accounts, defaults: s.config.Defaults, events: s.manager.GetEventRecorder(EventSource), log: s.config.Log,
-		start: s.start, webhooks: s.webhooksProblem, routes: &s.routes, again: &s.bmcs,
+		start: s.start, webhooks: s.webhooksProblem, routes: &s.routes, again: &s.bmcs, moves: s.moves,
 		waiting: map[registry.Ref]struct{}{}, secrets: map[registry.Ref]readSecret{}, applied: map[registry.Ref]service{},
 		routedSince: map[registry.Ref]time.Time{}, routeTime: s.config.RouteTime,
 		certificates: s.config.Certificates, domain: s.config.ClusterDomain,
@@ -434,7 +437,7 @@ func (s *Source) setupRouting() error {
 		return fmt.Errorf("make client of routing: %w", err)
 	}
 	r := &routing{
-		client: own, registry: s.registry, ports: s.ports, defaults: s.config.Defaults, start: s.start, namespace: s.config.Namespace,
+		client: own, registry: s.registry, ports: s.ports, defaults: s.config.Defaults, start: s.start, moves: s.moves, namespace: s.config.Namespace,
 	}
 	return builder.ControllerManagedBy(s.manager).Named("routing").
 		WithOptions(controller.Options{MaxConcurrentReconciles: routingWorkers}).
