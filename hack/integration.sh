@@ -28,7 +28,7 @@ hack/test.sh acceptance-simulator services/power -count 1 -timeout 5m ./internal
 hack/test.sh contract services/power -tags integration -count 1 -timeout 30m ./internal/kubevirt/... || failed=1
 FORMAT=standard-verbose hack/test.sh pods test -tags integration -count 1 -timeout 30m -v ./pods || failed=1
 go -C pkg run ./hypervisor/contract/table/cmd/compare "$KUBEVIRTBMC_TABLES" simulator KubeVirt verbs actions || failed=1
-# Told and no failure as long as the tests of certificates and of the registered
-# webhooks have accounts of their own, which are not counted here.
+# Told and no failure as long as the tests of the registered webhooks have accounts
+# of their own, which are not counted here.
 go -C pkg/kubeaccess run ./rbactest/cmd/unused "$KUBEVIRTBMC_RIGHTS" controller || true
 exit "$failed"

@@ -24,26 +24,43 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedeventsv1 "k8s.io/client-go/kubernetes/typed/events/v1"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/events"
+
+	"kubevirtbmc.dev/pkg/kubeaccess/rbactest"
 )
 
 const patience = 60 * time.Second
 
-// bed is a namespace of KUBECONFIG's cluster, and a ServiceAccount that may do
-// there what the controller needs for its certificates, and nothing else.
+// What the tests use of the controller's rights counts with what others use.
+func TestMain(m *testing.M) { os.Exit(rbactest.RunPart(m, "controller")) }
+
+// bed is a namespace of KUBECONFIG's cluster, and the controller's ServiceAccount
+// there, with what its manifest says.
 type bed struct {
 	*testing.T
 	client    kubernetes.Interface
-	config    *rest.Config
+	admin     *rest.Config
+	config    *rest.Config // the account's
 	namespace string
 }
 
 func newBed(t *testing.T) *bed {
+	t.Helper()
+	b := newNamespace(t)
+	b.config = rbactest.New(t, b.admin, "controller", rbactest.Where{Own: b.namespace, Serves: []string{b.namespace}}).REST()
+	return b
+}
+
+// newNamespace makes a bed without an account.
+func newNamespace(t *testing.T) *bed {
 	t.Helper()
 	kubeconfig := os.Getenv("KUBECONFIG")
 	if kubeconfig == "" {
@@ -53,40 +70,30 @@ func newBed(t *testing.T) *bed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bed{T: t, namespace: "system-" + strings.ToLower(rand.Text()[:8])}
 	admin.QPS, admin.Burst = 500, 1000
+	b := &bed{T: t, admin: admin, namespace: "system-" + strings.ToLower(rand.Text()[:8])}
 	if b.client, err = kubernetes.NewForConfig(admin); err != nil {
 		t.Fatal(err)
 	}
-	must := func(_ any, err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	ctx, name := t.Context(), metav1.ObjectMeta{Name: "controller"}
-	must(b.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: b.namespace}}, metav1.CreateOptions{}))
+	b.must(b.client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: b.namespace}}, metav1.CreateOptions{}))
 	t.Cleanup(func() {
 		_ = b.client.CoreV1().Namespaces().Delete(context.Background(), b.namespace, metav1.DeleteOptions{})
 	})
-	must(b.client.CoreV1().ServiceAccounts(b.namespace).Create(ctx, &corev1.ServiceAccount{ObjectMeta: name}, metav1.CreateOptions{}))
-	must(b.client.RbacV1().Roles(b.namespace).Create(ctx, &rbacv1.Role{ObjectMeta: name, Rules: []rbacv1.PolicyRule{
-		{APIGroups: []string{""}, Resources: []string{"secrets", "configmaps"}, Verbs: []string{"create"}},
-		{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{caSecret, ownSecret, "virtbmc-power-tls"}, Verbs: []string{"get", "list", "watch", "update"}},
-		{APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: []string{"virtbmc-ca-bundle"}, Verbs: []string{"get", "list", "watch", "update"}},
-	}}, metav1.CreateOptions{}))
-	must(b.client.RbacV1().RoleBindings(b.namespace).Create(ctx, &rbacv1.RoleBinding{
-		ObjectMeta: name,
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: b.namespace, Name: name.Name}},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name.Name},
-	}, metav1.CreateOptions{}))
-	token, err := b.client.CoreV1().ServiceAccounts(b.namespace).CreateToken(ctx, name.Name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.config = rest.AnonymousClientConfig(admin)
-	b.config.BearerToken = token.Status.Token
 	return b
+}
+
+func (b *bed) must(_ any, err error) {
+	b.Helper()
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+// services are all that the manifest names.
+func services() []Service {
+	return append(testConfig().Services,
+		Service{Secret: "virtbmc-media-tls", Names: []string{"virtbmc-media.kubevirtbmc.svc"}},
+		Service{Secret: "virtbmc-frontend-redfish-tls", Names: []string{"virtbmc-frontend-redfish.kubevirtbmc.svc"}})
 }
 
 // run runs a keeper until the returned function is called or the test ends.
@@ -97,6 +104,7 @@ func (b *bed) run(edit ...func(*Config)) (*Keeper, func()) {
 		b.Fatal(err)
 	}
 	config := testConfig()
+	config.Services = services()
 	if config.Metadata, err = metadata.NewForConfig(b.config); err != nil {
 		b.Fatal(err)
 	}
@@ -266,7 +274,7 @@ func TestKeeper_rotation(t *testing.T) {
 		}
 		roots := x509.NewCertPool()
 		roots.AppendCertsFromPEM([]byte(published.Data[KeyBundle]))
-		for _, service := range testConfig().Services {
+		for _, service := range services() {
 			secret, err := b.client.CoreV1().Secrets(b.namespace).Get(t.Context(), service.Secret, metav1.GetOptions{})
 			if err != nil {
 				t.Fatal(err)
@@ -282,28 +290,64 @@ func TestKeeper_rotation(t *testing.T) {
 	}
 }
 
-// What a keeper may not do it says, and does when it may.
-func TestKeeper_forbidden(t *testing.T) {
+// The same failure twice is one event that counts, with its end beside it.
+func TestKeeper_events(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
-	roles := b.client.RbacV1().Roles(b.namespace)
-	role, err := roles.Get(t.Context(), "controller", metav1.GetOptions{})
+	sink, err := typedeventsv1.NewForConfig(b.config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := roles.Delete(t.Context(), role.Name, metav1.DeleteOptions{}); err != nil {
+	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: sink})
+	t.Cleanup(broadcaster.Shutdown)
+	if err := broadcaster.StartRecordingToSinkWithContext(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	b.eventually("the right to be gone", func() error {
-		client, err := kubernetes.NewForConfig(b.config)
-		if err != nil {
-			return err
-		}
-		if _, err := client.CoreV1().Secrets(b.namespace).Get(t.Context(), caSecret, metav1.GetOptions{}); !apierrors.IsForbidden(err) {
-			return fmt.Errorf("it may: %w", err)
-		}
-		return nil
+	k, _ := b.run(func(c *Config) {
+		c.Lifetimes.Lead = 2 * time.Second
+		c.Events = broadcaster.NewRecorder(scheme.Scheme, "virtbmc-controller")
 	})
+	b.eventually("a CA", func() error { return agree(k) })
+	secrets := b.client.CoreV1().Secrets(b.namespace)
+	event := func(reason string, counted bool) {
+		t.Helper()
+		b.eventually("event "+reason, func() error {
+			list, err := b.client.EventsV1().Events(b.namespace).List(t.Context(), metav1.ListOptions{})
+			if err != nil {
+				return err
+			}
+			for _, e := range list.Items {
+				if e.Reason == reason && e.Regarding.Name == "virtbmc-ca-bundle" && (e.Series != nil) == counted {
+					return nil
+				}
+			}
+			return fmt.Errorf("none of %d events", len(list.Items))
+		})
+	}
+	for _, again := range []bool{false, true} {
+		broken := []byte(`{"data":{"` + keyState + `":"YnJva2Vu"}}`)
+		b.must(secrets.Patch(t.Context(), caSecret, types.MergePatchType, broken, metav1.PatchOptions{}))
+		event("CertificatesFailed", again)
+		if err := secrets.Delete(t.Context(), caSecret, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		event("CertificatesKept", again)
+	}
+}
+
+// What a keeper may not do it says, and does when it may.
+func TestKeeper_forbidden(t *testing.T) {
+	t.Parallel()
+	b := newNamespace(t)
+	name := metav1.ObjectMeta{Name: "controller"}
+	// An account of its own, since what the controller's is refused is a failure.
+	b.must(b.client.CoreV1().ServiceAccounts(b.namespace).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: name}, metav1.CreateOptions{}))
+	token, err := b.client.CoreV1().ServiceAccounts(b.namespace).CreateToken(t.Context(), name.Name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.config = rest.AnonymousClientConfig(b.admin)
+	b.config.BearerToken = token.Status.Token
 	k, _ := b.run()
 	failures := func() float64 {
 		return counted(t, k.config.Metrics.(*prometheus.Registry), "vbmc_controller_certificate_failures_total")
@@ -314,10 +358,14 @@ func TestKeeper_forbidden(t *testing.T) {
 		}
 		return nil
 	})
-	role.ResourceVersion, role.UID = "", ""
-	if _, err := roles.Create(t.Context(), role, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	b.must(b.client.RbacV1().Roles(b.namespace).Create(t.Context(), &rbacv1.Role{ObjectMeta: name, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"secrets", "configmaps"}, Verbs: []string{"get", "list", "watch", "create", "update"}},
+	}}, metav1.CreateOptions{}))
+	b.must(b.client.RbacV1().RoleBindings(b.namespace).Create(t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: name,
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: b.namespace, Name: name.Name}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name.Name},
+	}, metav1.CreateOptions{}))
 	b.eventually("a CA", func() error { return agree(k) })
 	if counted(t, k.config.Metrics.(*prometheus.Registry), "vbmc_controller_certificate_expiry_timestamp_seconds") < float64(time.Now().Unix()) {
 		t.Error("no metric tells when the certificates expire")
