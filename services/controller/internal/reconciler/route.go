@@ -138,12 +138,13 @@ func (r *routing) reconcile(ctx context.Context, request reconcile.Request, ref 
 			delete(wants, is.Name)
 			moved := want.moved(is)
 			err := r.client.Patch(ctx, moved, client.MergeFromWithOptions(is, client.MergeFromWithOptimisticLock{}), client.FieldOwner(fieldManager))
-			if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-				behind = true
-			} else if err != nil {
-				return reconcile.Result{}, fmt.Errorf("move EndpointSlice %s: %w", is.Name, err)
-			} else {
+			switch {
+			case err == nil:
 				r.fresh.put(cached, moved)
+			case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+				behind = true
+			default:
+				return reconcile.Result{}, fmt.Errorf("move EndpointSlice %s: %w", is.Name, err)
 			}
 		case ok && ownedBy(is, w.uid) && is.AddressType == want.family:
 		case !ownedBy(is, w.uid):
