@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -60,6 +62,25 @@ func (a accounts) want(t *testing.T, names string) {
 			t.Logf("the frontend is told of users %q", got)
 		case <-end:
 			t.Fatalf("the frontend is not told of users %q", names)
+		}
+	}
+}
+
+// wantCount waits for an event of a BMC that counts so many alike.
+func wantCount(t *testing.T, core kubernetes.Interface, namespace string, count int32) {
+	t.Helper()
+	for end := time.Now().Add(60 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		list, err := core.CoreV1().Events(namespace).List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range list.Items {
+			if e := &list.Items[i]; e.InvolvedObject.Kind == "VirtualMachineBMC" && e.Count == count {
+				return
+			}
+		}
+		if time.Now().After(end) {
+			t.Fatalf("none of %d events counts %d alike", len(list.Items), count)
 		}
 	}
 }
@@ -129,12 +150,23 @@ func TestRun_cluster(t *testing.T) {
 	if _, err := bmcs.Namespace(namespace).Get(t.Context(), "vm", metav1.GetOptions{}); err != nil {
 		t.Error(err)
 	}
-	if _, err := statev1.NewStateServiceClient(conn).CreateAccount(t.Context(), &statev1.CreateAccountRequest{
-		Bmc: &referencev1.BMCReference{Namespace: namespace, Name: "vm"}, Username: "second", Password: "long enough", Role: registryv1.Role_ROLE_OPERATOR,
-	}); err != nil {
+	create := func() error {
+		_, err := statev1.NewStateServiceClient(conn).CreateAccount(t.Context(), &statev1.CreateAccountRequest{
+			Bmc: &referencev1.BMCReference{Namespace: namespace, Name: "vm"}, Username: "second", Password: "long enough", Role: registryv1.Role_ROLE_OPERATOR,
+		})
+		return err
+	}
+	if err := create(); err != nil {
 		t.Fatal(err)
 	}
 	told.want(t, "admin second")
+	// The same again and again is one event that counts.
+	for range 3 {
+		if err := create(); status.Code(err) != codes.AlreadyExists {
+			t.Errorf("account made twice: %v", err)
+		}
+	}
+	wantCount(t, core, namespace, 3)
 	if err := bmcs.Namespace(namespace).Delete(t.Context(), "vm", metav1.DeleteOptions{}); err != nil {
 		t.Error(err)
 	}
