@@ -104,8 +104,12 @@ const (
 	// pod that is ready.
 	ReasonAgentNotReady = "AgentNotReady"
 	// ReasonAgentRefused says that the API server did not accept an object of the
-	// dedicated agent, or that one of that name is somebody else's.
+	// dedicated agent, that one of that name is somebody else's, or that the
+	// controller has no right to run agents.
 	ReasonAgentRefused = "AgentRefused"
+	// ReasonAdoptionForbidden says that the agent of an earlier version serves the
+	// BMC, which the controller has no right to remove.
+	ReasonAdoptionForbidden = "AdoptionForbidden"
 	// ReasonNothingEnabled says that neither Redfish nor IPMI is switched on.
 	ReasonNothingEnabled = "NothingEnabled"
 )

@@ -44,6 +44,10 @@ type Where struct {
 	// Names are what objects that rules name are called in the test, by what they
 	// are called in the manifest; others keep their names.
 	Names map[string]string
+	// Without are the roles that the account does not get, by what follows the
+	// service's name in theirs, as an installation may leave them out. Give gives
+	// them later.
+	Without []string
 }
 
 // named is what an object is called in the test that a rule names.
@@ -68,6 +72,7 @@ type Account struct {
 	prefix string
 
 	mu       sync.Mutex
+	without  map[string]bool
 	over     bool
 	reported map[string]bool
 }
@@ -95,6 +100,13 @@ func New(t testing.TB, config *rest.Config, service string, where Where) *Accoun
 	a := &Account{
 		t: t, manifest: manifest, where: where, admin: admin, client: client, suffix: suffix,
 		name: manifest.Account.Name + suffix, prefix: strings.TrimRight(host.Path, "/"), reported: map[string]bool{},
+		without: map[string]bool{},
+	}
+	for _, role := range where.Without {
+		if !slices.ContainsFunc(manifest.Roles, func(r Role) bool { return manifest.short(&r) == role }) {
+			t.Fatalf("%s has no role %q", Path(service), role)
+		}
+		a.without[role] = true
 	}
 	a.create()
 	// What is under way when the test ends has nobody to report to.
@@ -120,14 +132,8 @@ func (a *Account) create() {
 		case role == nil:
 			a.bindCluster(b.Name, b.Ref)
 			a.await("", rbacv1.PolicyRule{APIGroups: []string{authenticationv1.GroupName}, Resources: []string{"tokenreviews"}, Verbs: []string{"create"}})
-		case role.Scope == Own:
-			a.inNamespace(role, a.where.Own)
-		case role.Scope == Served && len(a.where.Serves) > 0:
-			for _, namespace := range a.where.Serves {
-				a.inNamespace(role, namespace)
-			}
-		default:
-			a.inCluster(role)
+		case !a.without[a.manifest.short(role)]:
+			a.give(role)
 		}
 	}
 	answer, err := accounts.CreateToken(a.t.Context(), a.name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
@@ -135,6 +141,34 @@ func (a *Account) create() {
 		a.t.Fatal(err)
 	}
 	a.token = answer.Status.Token
+}
+
+// Give gives the account a role that it is without, by what follows the service's
+// name in its own.
+func (a *Account) Give(short string) {
+	a.t.Helper()
+	for i := range a.manifest.Roles {
+		if role := &a.manifest.Roles[i]; a.manifest.short(role) == short {
+			a.mu.Lock()
+			delete(a.without, short)
+			a.mu.Unlock()
+			a.give(role)
+		}
+	}
+}
+
+func (a *Account) give(role *Role) {
+	a.t.Helper()
+	switch {
+	case role.Scope == Own:
+		a.inNamespace(role, a.where.Own)
+	case role.Scope == Served && len(a.where.Serves) > 0:
+		for _, namespace := range a.where.Serves {
+			a.inNamespace(role, namespace)
+		}
+	default:
+		a.inCluster(role)
+	}
 }
 
 func (a *Account) must(_ any, err error) {
@@ -288,6 +322,12 @@ func (a *Account) report(format string, args ...any) {
 // counts tells whether a role's rules count for a request in a namespace; empty:
 // in all, or outside of any.
 func (a *Account) counts(role *Role, namespace string) bool {
+	a.mu.Lock()
+	without := a.without[a.manifest.short(role)]
+	a.mu.Unlock()
+	if without {
+		return false
+	}
 	switch role.Scope {
 	case Own:
 		return namespace == a.where.Own

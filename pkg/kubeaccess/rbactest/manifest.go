@@ -43,7 +43,7 @@ const (
 	Cluster
 )
 
-// clusterSuffix ends the name of a service's ClusterRole of scope Cluster.
+// clusterSuffix ends the names of a service's ClusterRoles of scope Cluster.
 const clusterSuffix = ":cluster"
 
 // String returns the scope in words.
@@ -72,6 +72,12 @@ type Role struct {
 	Kind, Name string
 	Scope      Scope
 	Rules      []Rule
+}
+
+// short is the role's name after the service's; empty: it is the service's main
+// role.
+func (m *Manifest) short(role *Role) string {
+	return strings.TrimPrefix(strings.TrimPrefix(role.Name, access.Group+":"+m.Service), ":")
 }
 
 // policy is the role's rules for the API, with the test's names for objects.
@@ -189,7 +195,7 @@ func (m *Manifest) addRole(kind string, document []byte) error {
 	switch {
 	case kind == kindRole:
 		r.Scope = Own
-	case role.Name == access.Group+":"+m.Service+clusterSuffix:
+	case strings.HasSuffix(role.Name, clusterSuffix):
 		r.Scope = Cluster
 	}
 	for i, rule := range role.Rules {

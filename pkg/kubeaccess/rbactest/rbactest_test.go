@@ -78,7 +78,11 @@ func rows(manifests []*Manifest) string {
 						what = append(what, one)
 					}
 				}
-				fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", m.Service, role.Scope, strings.Join(what, ", "), strings.Join(rule.Verbs, ", "), rule.Reason)
+				where := role.Scope.String()
+				if short := m.short(&role); role.Scope == Served && short != "" || strings.Contains(short, ":") {
+					where += " (`:" + short + "`)"
+				}
+				fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", m.Service, where, strings.Join(what, ", "), strings.Join(rule.Verbs, ", "), rule.Reason)
 			}
 		}
 		for _, binding := range m.Bindings {

@@ -173,6 +173,8 @@ func (k *Keeper) keep(ctx context.Context, b BMC, o object) (refused string, err
 	switch {
 	case apierrors.IsNotFound(err):
 		is = nil
+	case apierrors.IsForbidden(err):
+		return shorten(err.Error()), nil
 	case err != nil:
 		return "", err
 	case !ownedBy(is, b.UID):

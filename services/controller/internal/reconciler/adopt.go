@@ -15,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -116,11 +115,6 @@ func (r *bmcs) removeAgent(ctx context.Context, w wanted) error {
 	for _, o := range objects {
 		is := metadataOf(o.kind)
 		err := r.live.Get(ctx, client.ObjectKey{Namespace: w.ref.Namespace, Name: o.name}, is)
-		if apierrors.IsForbidden(err) {
-			// A controller that is to remove nothing of earlier versions has no right to.
-			r.log.DebugContext(ctx, "can't look for what an earlier version has left", "kind", o.kind.Kind, logkey.Error, err.Error())
-			continue
-		}
 		if client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("get %s %s of an earlier version: %w", o.kind.Kind, o.name, err)
 		}
@@ -155,6 +149,12 @@ func (r *bmcs) removeSelected(ctx context.Context, w wanted, look bool) error {
 			!slices.Contains(selectorManagers, is.Labels[discoveryv1.LabelManagedBy])
 	})
 	if len(selected) == 0 && !look {
+		return nil
+	}
+	if lacks, err := r.rights.lack(ctx, &roleAdoption, r.scope(w.ref.Namespace)); err != nil {
+		return err
+	} else if lacks != "" {
+		r.log.WarnContext(ctx, "can't remove endpoints that were made of a selector", logkey.Namespace, w.ref.Namespace, logkey.BMC, w.ref.Name, logkey.Error, lacks)
 		return nil
 	}
 	// First Endpoints, of which Kubernetes makes EndpointSlices.

@@ -176,6 +176,12 @@ type bmcs struct {
 	domain string
 	// agents keeps dedicated agents; nil: there are none.
 	agents *agent.Keeper
+	// agentObjects are what the agents' keeper sees; nil: there are none.
+	agentObjects *optional
+	// rights are asked about the rights that an installation may leave out, in the
+	// namespace that scope returns.
+	rights *rights
+	scope  func(namespace string) string
 	// webhooks says why the admission webhooks are not called; empty: they are.
 	webhooks func() string
 	// routes is told of BMCs whose EndpointSlices may have to change.
@@ -295,7 +301,7 @@ func (r *bmcs) reconcile(ctx context.Context, bmc *v1beta1.VirtualMachineBMC) (r
 		return reconcile.Result{}, errors.Join(err, serviceErr)
 	}
 	entry := entryOf(w, credentials, others, allocated, o.service, pair)
-	if o.served() && (entry.BMC.Ipmi != nil || entry.BMC.Redfish != nil) {
+	if o.served() && o.kept == "" && (entry.BMC.Ipmi != nil || entry.BMC.Redfish != nil) {
 		r.registry.Put(entry)
 	} else {
 		r.registry.Remove(w.ref)
@@ -449,6 +455,20 @@ func (r *bmcs) reconcileServices(ctx context.Context, bmc *v1beta1.VirtualMachin
 	}
 	adopt := legacy(&bmc.Status, is)
 	if adopt {
+		lacks, err := r.rights.lack(ctx, &roleAdoption, r.scope(w.ref.Namespace))
+		switch {
+		case err != nil:
+			return reconcile.Result{}, err
+		case lacks != "" && is != nil && len(is.Spec.Selector) > 0:
+			// Half of it would lead clients to the agent and to us by turns.
+			o.service, o.legacy, o.kept = is, true, lacks
+			return reconcile.Result{RequeueAfter: retryTime}, nil
+		case lacks != "":
+			r.log.DebugContext(ctx, "can't look for what an earlier version has left", logkey.Namespace, w.ref.Namespace, logkey.BMC, w.ref.Name, logkey.Error, lacks)
+			adopt = false
+		}
+	}
+	if adopt {
 		if is != nil && len(is.Spec.Selector) > 0 && r.start.settling() && !r.serving(w) {
 			// Its agent serves until we do.
 			o.service, o.legacy = is, true
@@ -585,7 +605,7 @@ func entryOf(w wanted, c *credential.Credentials, others []*registryv1.Account, 
 
 // observeFrontends finds out what the frontends say.
 func (r *bmcs) observeFrontends(ctx context.Context, bmc *v1beta1.VirtualMachineBMC, o *observation) error {
-	if !o.served() {
+	if !o.served() || o.kept != "" {
 		return nil
 	}
 	for _, protocol := range o.want.protocols() {

@@ -41,6 +41,8 @@ type observation struct {
 	webhooks string
 	// legacy tells whether an earlier line's agent serves the BMC until we do.
 	legacy bool
+	// kept is why it goes on to, though we could; empty: nothing is in the way.
+	kept string
 	// lostIPMI tells whether an earlier line served the BMC over IPMI, which this
 	// one does not.
 	lostIPMI bool
@@ -192,6 +194,8 @@ func (o *observation) frontendReady() metav1.Condition {
 		return not(v1beta1.ReasonNothingEnabled, "neither Redfish nor IPMI is enabled")
 	case !o.served():
 		return not(v1beta1.ReasonFrontendPending, "there is no machine to serve")
+	case o.kept != "":
+		return not(v1beta1.ReasonAdoptionForbidden, "the agent of an earlier version is left to serve the BMC, since "+o.kept)
 	case len(o.exhausted) > 0:
 		var names []string
 		for _, l := range o.exhausted {
@@ -266,6 +270,7 @@ var announced = map[string]string{
 	v1beta1.ReasonFrontendFailed:         "Serve",
 	v1beta1.ReasonNothingEnabled:         "Serve",
 	v1beta1.ReasonAgentRefused:           "RunAgent",
+	v1beta1.ReasonAdoptionForbidden:      "Adopt",
 	v1beta1.ReasonWebhookUnavailable:     "RegisterWebhooks",
 	v1beta1.ReasonWebhookBypassed:        "OverrideBoot",
 

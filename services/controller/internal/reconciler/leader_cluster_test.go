@@ -445,17 +445,23 @@ spec:
 func (c *controller) wantServed(s *site, group string, want float64) {
 	s.Helper()
 	s.eventually("metric of "+group, func() error {
-		families, err := c.metrics.Gather()
-		if err != nil {
-			return err
-		}
-		for _, family := range families {
-			for _, m := range family.GetMetric() {
-				if family.GetName() == "vbmc_controller_api_served" && m.GetLabel()[0].GetValue() == group {
-					return equal(m.GetGauge().GetValue(), want)
-				}
+		got, err := c.gauge("vbmc_controller_api_served", group)
+		return errors.Join(err, equal(got, want))
+	})
+}
+
+// gauge is a controller's gauge of that name, of the label's value.
+func (c *controller) gauge(name, label string) (float64, error) {
+	families, err := c.metrics.Gather()
+	if err != nil {
+		return 0, err
+	}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			if family.GetName() == name && m.GetLabel()[0].GetValue() == label {
+				return m.GetGauge().GetValue(), nil
 			}
 		}
-		return errors.New("there is none")
-	})
+	}
+	return 0, errors.New("there is none")
 }

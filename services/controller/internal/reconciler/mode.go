@@ -79,11 +79,20 @@ func (w *wanted) agentBMC() agent.BMC {
 // needed any more. It returns when to look again; 0: when something changes.
 func (r *bmcs) reconcileAgent(ctx context.Context, o *observation) (time.Duration, error) {
 	w := o.want
+	if o.kept != "" {
+		return retryTime, nil
+	}
 	if r.agents == nil {
 		if w.target == v1beta1.FrontendModeDedicated {
 			o.agent.Waiting = "this controller has no image of dedicated agents (--agent-image-name)"
 		}
 		return 0, nil
+	}
+	if _, lacks := r.agentObjects.reader(w.ref.Namespace); lacks != "" {
+		if w.target == v1beta1.FrontendModeDedicated || w.mode == v1beta1.FrontendModeDedicated {
+			o.agent.Refused = lacks
+		}
+		return 0, nil // It is looked at again when there is the role.
 	}
 	if o.served() && (w.target == v1beta1.FrontendModeDedicated || w.mode == v1beta1.FrontendModeDedicated) {
 		var err error

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -66,10 +67,15 @@ type provisioner struct {
 	start  *start
 	events events.EventRecorder
 	log    *slog.Logger
+	// rights are asked whether BMCs may be made, in the namespace that scope returns.
+	rights *rights
+	scope  func(namespace string) string
+	// labeled are the namespaces, with their labels; nil: those don't matter.
+	labeled *optional
 }
 
 // setupProvisioning makes the controller that gives machines BMCs.
-func (s *Source) setupProvisioning() error {
+func (s *Source) setupProvisioning(ctx context.Context) error {
 	if !s.config.Provision.on() {
 		return nil
 	}
@@ -92,20 +98,25 @@ func (s *Source) setupProvisioning() error {
 		Watches(&v1beta1.VirtualMachineBMC{}, handler.EnqueueRequestsFromMapFunc(ofMachine)).
 		WatchesRawSource(machines)
 	if s.config.Provision.Namespaces != nil {
-		b = b.WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, namespace client.Object) []reconcile.Request {
+		namespaces := map[client.Object]cache.ByObject{namespaceMetadata(): {Transform: labelsOnly}}
+		var err error
+		s.labeled, err = s.optional(ctx, &roleProvisioningCluster, nil, namespaces, func(namespace client.Object) {
 			if len(s.config.Namespaces) > 0 && !slices.Contains(s.config.Namespaces, namespace.GetName()) {
-				return nil
+				return
 			}
-			var requests []reconcile.Request
 			for _, machine := range s.apis.list(ctx, namespace.GetName()) {
-				requests = append(requests, requestFor(machine))
+				s.machines.add(machine)
 			}
-			return requests
-		}))
+		})
+		if err != nil {
+			return err
+		}
+		s.labeled.changed = func() { s.addMachines(ctx) }
 	}
 	return b.Complete(&provisioner{
 		Provision: s.config.Provision, client: s.manager.GetClient(), live: s.manager.GetAPIReader(), apis: s.apis, start: s.start,
 		events: s.manager.GetEventRecorder(EventSource), log: s.config.Log,
+		rights: s.rights, scope: s.scope, labeled: s.labeled,
 	})
 }
 
@@ -152,6 +163,10 @@ func (p *provisioner) Reconcile(ctx context.Context, request reconcile.Request) 
 	return reconcile.Result{}, err
 }
 
+func namespaceMetadata() *metav1.PartialObjectMetadata {
+	return metadataOf(corev1.SchemeGroupVersion.WithKind("Namespace"))
+}
+
 func (p *provisioner) selects(ctx context.Context, machine *metav1.PartialObjectMetadata) (bool, error) {
 	if p.Machines != nil && !p.Machines.Matches(labels.Set(machine.Labels)) {
 		return false, nil
@@ -159,8 +174,12 @@ func (p *provisioner) selects(ctx context.Context, machine *metav1.PartialObject
 	if p.Namespaces == nil {
 		return true, nil
 	}
-	namespace := metadataOf(corev1.SchemeGroupVersion.WithKind("Namespace"))
-	if err := p.client.Get(ctx, client.ObjectKey{Name: machine.Namespace}, namespace); err != nil {
+	namespaces, _ := p.labeled.reader(metav1.NamespaceAll)
+	if namespaces == nil {
+		return false, nil // Until there is the role.
+	}
+	namespace := namespaceMetadata()
+	if err := namespaces.Get(ctx, client.ObjectKey{Name: machine.Namespace}, namespace); err != nil {
 		return false, client.IgnoreNotFound(err)
 	}
 	return namespace.DeletionTimestamp == nil && p.Namespaces.Matches(labels.Set(namespace.Labels)), nil
@@ -168,6 +187,10 @@ func (p *provisioner) selects(ctx context.Context, machine *metav1.PartialObject
 
 // provision makes a Secret and a BMC. The problem is what is in the way.
 func (p *provisioner) provision(ctx context.Context, machine *metav1.PartialObjectMetadata) (problem string, err error) {
+	// Before there is a Secret that nobody needs.
+	if problem, err := p.rights.lack(ctx, &roleProvisioning, p.scope(machine.Namespace)); err != nil || problem != "" {
+		return problem, err
+	}
 	object := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{
 			Namespace: machine.Namespace, Name: name, Labels: map[string]string{v1beta1.LabelProvisioned: "true"},

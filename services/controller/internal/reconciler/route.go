@@ -6,6 +6,7 @@ package reconciler
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -39,6 +40,8 @@ type routing struct {
 	namespace string
 	// fresh are EndpointSlices that the cache does not have yet.
 	fresh freshSlices
+	// agents are the objects of dedicated agents; nil: there are none.
+	agents *optional
 }
 
 // freshSlices are EndpointSlices as they were moved last, so that none is moved
@@ -119,7 +122,13 @@ func (r *routing) reconcile(ctx context.Context, request reconcile.Request, ref 
 			// started: clients stay where they are.
 			replica = replicaIn(bmc.Status.Frontend, protocol)
 		}
-		pod, err := r.pod(ctx, w, replica)
+		pods, namespace := r.pods(w)
+		if pods == nil {
+			// An agent that can't be seen: its clients stay where they are.
+			has.Items = slices.DeleteFunc(has.Items, func(is discoveryv1.EndpointSlice) bool { return is.Name == sliceName(w, protocol) })
+			continue
+		}
+		pod, err := findPod(ctx, pods, client.ObjectKey{Namespace: namespace, Name: replica})
 		if err != nil {
 			return reconcile.Result{}, err
 		}
@@ -170,22 +179,31 @@ func (r *routing) reconcile(ctx context.Context, request reconcile.Request, ref 
 	return reconcile.Result{}, nil
 }
 
-// pod returns the pod of a replica; nil: there is none, or it has no address yet.
-func (r *routing) pod(ctx context.Context, w wanted, replica string) (*corev1.Pod, error) {
-	if replica == "" {
+// pods reads the pods of what serves a BMC, and in which namespace those are; nil:
+// they can't be seen.
+func (r *routing) pods(w wanted) (client.Reader, string) {
+	if w.agent() == "" {
+		return r.client, r.namespace
+	}
+	if r.agents == nil {
+		return nil, ""
+	}
+	pods, _ := r.agents.reader(w.ref.Namespace)
+	return pods, w.ref.Namespace
+}
+
+// findPod returns the pod of a replica; nil: there is none, or it has no address yet.
+func findPod(ctx context.Context, pods client.Reader, key client.ObjectKey) (*corev1.Pod, error) {
+	if key.Name == "" {
 		return nil, nil
 	}
-	namespace := r.namespace
-	if w.agent() != "" {
-		namespace = w.ref.Namespace
-	}
 	var pod corev1.Pod
-	err := r.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: replica}, &pod)
+	err := pods.Get(ctx, key, &pod)
 	if apierrors.IsNotFound(err) || err == nil && pod.Status.PodIP == "" {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("find pod of replica %s: %w", replica, err)
+		return nil, fmt.Errorf("find pod of replica %s: %w", key.Name, err)
 	}
 	return &pod, nil
 }

@@ -78,6 +78,10 @@ type site struct {
 		grpcserver.Authorizer
 	}
 
+	// without are the controllers' roles that are left out.
+	without []string
+	// last is the account of the controller that was started last.
+	last *rbactest.Account
 	// after runs when the next controller has been made.
 	after func()
 
@@ -315,7 +319,8 @@ func (s *site) controller(edit ...func(*reconciler.Config)) *controller {
 // account is what the manifest of the controller gives it.
 func (s *site) account() *rbactest.Account {
 	s.Helper()
-	return rbactest.New(s.T, s.config, "controller", rbactest.Where{Own: s.system, Serves: []string{s.namespace}})
+	s.last = rbactest.New(s.T, s.config, "controller", rbactest.Where{Own: s.system, Serves: []string{s.namespace}, Without: s.without})
+	return s.last
 }
 
 func (s *site) serveAt(edit func([]string) []string) {

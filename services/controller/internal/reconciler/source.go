@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,11 +20,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
+	typedauthorizationv1 "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
@@ -134,6 +138,11 @@ type Source struct {
 	ports    *ports
 	manager  manager.Manager
 	apis     *apis
+	rights   *rights
+	// agents are the objects of dedicated agents; nil: there are none.
+	agents *optional
+	// labeled are the namespaces whose labels select machines; nil: none do.
+	labeled *optional
 	// draining keeps an older look at a pod from counting after a newer one.
 	draining sync.Mutex
 	reissue  chan struct{} // holds one token when there is another CA
@@ -162,6 +171,9 @@ func New(config Config) (*Source, error) {
 	s.moves = newMoves(&s.bmcs)
 	var err error
 	if s.apis, err = newAPIs(config.Metrics); err != nil {
+		return nil, err
+	}
+	if s.rights, err = newRights(config.Metrics); err != nil {
 		return nil, err
 	}
 	for transport, allocator := range map[string]*port.Allocator[portOwner]{"udp": s.ports.udp, "tcp": s.ports.tcp} {
@@ -238,16 +250,19 @@ func (s *Source) setup(ctx context.Context, accounts Accounts) error {
 	if err := s.setupAPIs(ctx); err != nil {
 		return err
 	}
+	if err := s.setupRights(); err != nil {
+		return err
+	}
 	if err := s.setupIndexes(ctx); err != nil {
 		return err
 	}
-	if err := s.setupBMCs(accounts); err != nil {
+	if err := s.setupBMCs(ctx, accounts); err != nil {
 		return err
 	}
 	if err := s.setupRouting(); err != nil {
 		return err
 	}
-	if err := s.setupProvisioning(); err != nil {
+	if err := s.setupProvisioning(ctx); err != nil {
 		return err
 	}
 	if s.config.Webhooks != nil {
@@ -281,54 +296,82 @@ func (s *Source) setupAPIs(ctx context.Context) error {
 	return s.manager.Add(s.apis)
 }
 
-func (s *Source) namespaces() map[string]cache.Config {
+func (s *Source) setupRights() error {
+	reviews, err := typedauthorizationv1.NewForConfig(s.config.REST)
+	if err != nil {
+		return fmt.Errorf("make authorization client: %w", err)
+	}
+	s.rights.client = reviews.SelfSubjectAccessReviews()
+	return nil
+}
+
+// scope is the namespace in which the controller has rights to what is in another;
+// empty: it has them in all.
+func (s *Source) scope(namespace string) string {
 	if len(s.config.Namespaces) == 0 {
+		return metav1.NamespaceAll
+	}
+	return namespace
+}
+
+// optional makes a cache of what a role lets the controller see.
+func (s *Source) optional(ctx context.Context, of *role, namespaces []string, objects map[client.Object]cache.ByObject, seen func(client.Object)) (*optional, error) {
+	if len(namespaces) == 0 {
+		namespaces = []string{metav1.NamespaceAll}
+	}
+	o := &optional{
+		role: of, rights: s.rights, namespaces: namespaces, objects: slices.Collect(maps.Keys(objects)), seen: seen,
+		changed: func() { s.addAll(ctx) }, interval: s.config.DiscoveryInterval, log: s.config.Log, known: make(chan struct{}),
+		fill: func(namespaces []string) (cache.Cache, error) {
+			return cache.New(rest.CopyConfig(s.config.REST), cache.Options{
+				Scheme: s.manager.GetScheme(), Mapper: s.manager.GetRESTMapper(),
+				DefaultNamespaces: configOf(namespaces), ByObject: objects, ReaderFailOnMissingInformer: true,
+			})
+		},
+	}
+	return o, s.manager.Add(o)
+}
+
+func (s *Source) namespaces() map[string]cache.Config { return configOf(s.config.Namespaces) }
+
+// configOf is the configuration of a cache of namespaces; none: of all.
+func configOf(names []string) map[string]cache.Config {
+	if len(names) == 0 {
 		return nil
 	}
 	namespaces := map[string]cache.Config{}
-	for _, namespace := range s.config.Namespaces {
-		namespaces[namespace] = cache.Config{}
+	for _, name := range names {
+		namespaces[name] = cache.Config{}
 	}
 	return namespaces
 }
 
-// cacheOptions keep no more of the cluster than is looked at.
-func (s *Source) cacheOptions() cache.Options {
+// hasBMC selects what belongs to a BMC.
+func hasBMC() labels.Selector {
 	has, err := labels.NewRequirement(v1beta1.LabelVirtualMachineBMCName, selection.Exists, nil)
 	if err != nil {
 		panic(err) // The key is a constant.
 	}
-	pods := map[string]cache.Config{s.config.Namespace: {}}
-	if s.config.Agents.Enabled() {
-		for _, namespace := range s.config.Namespaces {
-			if namespace != s.config.Namespace {
-				pods[namespace] = cache.Config{LabelSelector: labels.NewSelector().Add(*has)}
-			}
-		}
-		if len(s.config.Namespaces) == 0 {
-			pods[cache.AllNamespaces] = cache.Config{LabelSelector: labels.NewSelector().Add(*has)}
-		}
-	}
-	options := cache.Options{
+	return labels.NewSelector().Add(*has)
+}
+
+// cacheOptions keep no more of the cluster than is looked at.
+func (s *Source) cacheOptions() cache.Options {
+	return cache.Options{
 		DefaultNamespaces: s.namespaces(),
 		DefaultTransform:  cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			&corev1.Service{}: {Label: labels.NewSelector().Add(*has)},
+			&corev1.Service{}: {Label: hasBMC()},
 			// Those that Kubernetes makes of a selector have the Service's labels too.
-			&discoveryv1.EndpointSlice{}: {Label: labels.NewSelector().Add(*has)},
+			&discoveryv1.EndpointSlice{}: {Label: hasBMC()},
+			// Those of the shared frontends.
 			&corev1.Pod{}: {
-				Namespaces: pods,
+				Namespaces: map[string]cache.Config{s.config.Namespace: {}},
 				Transform:  podAddress,
 			},
 			metadataOf(corev1.SchemeGroupVersion.WithKind("Secret")): {Transform: nameOnly},
 		},
 	}
-	whole, metadata := agent.Watched()
-	options.ByObject[whole] = cache.ByObject{Label: labels.NewSelector().Add(*has), Transform: agent.Trim}
-	for _, object := range metadata {
-		options.ByObject[object] = cache.ByObject{Label: agent.Selector()}
-	}
-	return options
 }
 
 // Names of the caches' indexes.
@@ -374,11 +417,11 @@ func (s *Source) setupIndexes(ctx context.Context) error {
 	return nil
 }
 
-func (s *Source) setupBMCs(accounts Accounts) error {
+func (s *Source) setupBMCs(ctx context.Context, accounts Accounts) error {
 	r := &bmcs{
 		client: s.manager.GetClient(), live: s.manager.GetAPIReader(), registry: s.registry, apis: s.apis, ports: s.ports,
 		accounts: accounts, defaults: s.config.Defaults, events: s.manager.GetEventRecorder(EventSource), log: s.config.Log,
-		start: s.start, webhooks: s.webhooksProblem, routes: &s.routes, again: &s.bmcs, moves: s.moves,
+		start: s.start, rights: s.rights, scope: s.scope, webhooks: s.webhooksProblem, routes: &s.routes, again: &s.bmcs, moves: s.moves,
 		waiting: map[registry.Ref]struct{}{}, secrets: map[registry.Ref]readSecret{}, applied: map[registry.Ref]service{},
 		routedSince: map[registry.Ref]time.Time{}, routeTime: s.config.RouteTime,
 		certificates: s.config.Certificates, domain: s.config.ClusterDomain,
@@ -396,7 +439,7 @@ func (s *Source) setupBMCs(accounts Accounts) error {
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(ofLabel)).
 		WatchesRawSource(&s.bmcs)
 	if s.config.Agents.Enabled() {
-		if err := s.setupAgents(r, b); err != nil {
+		if err := s.setupAgents(ctx, r); err != nil {
 			return err
 		}
 	}
@@ -405,13 +448,32 @@ func (s *Source) setupBMCs(accounts Accounts) error {
 
 // setupAgents makes what keeps dedicated agents. Without an image of theirs there
 // are none, and the controller needs no rights to their objects.
-func (s *Source) setupAgents(r *bmcs, b *builder.Builder) error {
-	r.agents = agent.New(agent.Config{Options: s.config.Agents, Client: r.client, Live: r.live, FieldManager: fieldManager})
+func (s *Source) setupAgents(ctx context.Context, r *bmcs) error {
 	whole, metadata := agent.Watched()
-	b.Watches(whole, handler.EnqueueRequestsFromMapFunc(ofLabel))
-	for _, object := range metadata {
-		b.WatchesMetadata(object, handler.EnqueueRequestsFromMapFunc(ofLabel))
+	objects := map[client.Object]cache.ByObject{
+		whole:         {Label: hasBMC(), Transform: agent.Trim},
+		&corev1.Pod{}: {Label: hasBMC(), Transform: podAddress},
 	}
+	for _, object := range metadata {
+		objects[object] = cache.ByObject{Label: agent.Selector()}
+	}
+	var err error
+	s.agents, err = s.optional(ctx, &roleDedicated, s.config.Namespaces, objects, func(object client.Object) {
+		for _, request := range ofLabel(ctx, object) {
+			ref := registry.Ref{Namespace: request.Namespace, Name: request.Name}
+			if pod, ok := object.(*corev1.Pod); ok {
+				s.drain(ctx, registry.ReplicaID{Agent: agent.IdentityOf(pod), Name: pod.Name})
+				s.routes.add(ref)
+			} else {
+				s.bmcs.add(ref)
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	r.agents = agent.New(agent.Config{Options: s.config.Agents, Client: reading{r.client, s.agents}, Live: r.live, FieldManager: fieldManager})
+	r.agentObjects = s.agents
 	return s.manager.Add(manager.RunnableFunc(func(ctx context.Context) error {
 		s.config.Agents.WatchCA(ctx, func() { s.addAll(ctx) })
 		return nil
@@ -437,7 +499,7 @@ func (s *Source) setupRouting() error {
 		return fmt.Errorf("make client of routing: %w", err)
 	}
 	r := &routing{
-		client: own, registry: s.registry, ports: s.ports, defaults: s.config.Defaults, start: s.start, moves: s.moves, namespace: s.config.Namespace,
+		client: own, registry: s.registry, ports: s.ports, defaults: s.config.Defaults, start: s.start, moves: s.moves, namespace: s.config.Namespace, agents: s.agents,
 	}
 	return builder.ControllerManagedBy(s.manager).Named("routing").
 		WithOptions(controller.Options{MaxConcurrentReconciles: routingWorkers}).
@@ -463,6 +525,16 @@ func (s *Source) lead(ctx context.Context) error {
 	case <-s.apis.known:
 	case <-ctx.Done():
 		return nil
+	}
+	for _, o := range []*optional{s.agents, s.labeled} {
+		if o == nil {
+			continue
+		}
+		select {
+		case <-o.known:
+		case <-ctx.Done():
+			return nil
+		}
 	}
 	if s.config.Certificates != nil {
 		// Nobody is told of a BMC without its certificate because of a CA that has
@@ -533,14 +605,20 @@ func (s *Source) hasPod(ctx context.Context, name string) bool {
 
 // drain tells the registry whether a replica's pod is ending.
 func (s *Source) drain(ctx context.Context, id registry.ReplicaID) {
-	namespace := s.config.Namespace
+	namespace, pods := s.config.Namespace, client.Reader(s.manager.GetClient())
 	if id.Agent != "" {
+		if s.agents == nil {
+			return
+		}
 		namespace = agent.NamespaceOf(id.Agent)
+		if pods, _ = s.agents.reader(namespace); pods == nil {
+			return
+		}
 	}
 	s.draining.Lock()
 	defer s.draining.Unlock()
 	var pod corev1.Pod
-	if s.manager.GetClient().Get(ctx, client.ObjectKey{Namespace: namespace, Name: id.Name}, &pod) != nil {
+	if pods.Get(ctx, client.ObjectKey{Namespace: namespace, Name: id.Name}, &pod) != nil {
 		return
 	}
 	for _, id.Protocol = range protocols {
@@ -550,12 +628,8 @@ func (s *Source) drain(ctx context.Context, id registry.ReplicaID) {
 
 // podChanged looks again at the BMCs of a pod.
 func (s *Source) podChanged(ctx context.Context, pod client.Object, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-	if requests := ofLabel(ctx, pod); len(requests) > 0 { // It is an agent's.
-		if pod, ok := pod.(*corev1.Pod); ok {
-			s.drain(ctx, registry.ReplicaID{Agent: agent.IdentityOf(pod), Name: pod.Name})
-		}
-		q.Add(requests[0])
-		return
+	if len(ofLabel(ctx, pod)) > 0 {
+		return // It is an agent's, in the controller's own namespace.
 	}
 	s.drain(ctx, registry.ReplicaID{Name: pod.GetName()})
 	list, err := s.list(ctx)
@@ -705,16 +779,19 @@ func (s *Source) machineTransform() func(any) (any, error) {
 	if s.config.Provision.Machines == nil {
 		return nameOnly
 	}
-	return func(in any) (any, error) {
-		object, ok := in.(client.Object)
-		if !ok {
-			return in, nil
-		}
-		labels := object.GetLabels()
-		out, err := nameOnly(in)
-		object.SetLabels(labels)
-		return out, err
+	return labelsOnly
+}
+
+// labelsOnly leaves of an object's metadata what identifies it, and its labels.
+func labelsOnly(in any) (any, error) {
+	object, ok := in.(client.Object)
+	if !ok {
+		return in, nil
 	}
+	labels := object.GetLabels()
+	out, err := nameOnly(in)
+	object.SetLabels(labels)
+	return out, err
 }
 
 // podAddress leaves of a pod where it is, and whose if it is an agent's.
