@@ -76,7 +76,7 @@ func start(t testing.TB) *bench {
 	b.bmc = newBMC("vm-a", uint32(testport.Free(t)))
 	b.services.Change(b.bmc.GetBmc(), func(m *fakeservice.Machine) { m.UUID = machineUUID })
 	frontend, err := ipmifrontend.New(ipmifrontend.Config{
-		Listen: "127.0.0.1", Registry: b.services.Conn, Power: b.services.Conn, Boot: b.services.Conn, Inventory: b.services.Conn, Console: b.services.Conn,
+		Listen: "127.0.0.1", Registry: b.services.Conn, Power: b.services.Conn, Boot: b.services.Conn, Inventory: b.services.Conn, State: b.services.Conn, Console: b.services.Conn,
 		Replica: t.Name(), Log: slog.New(slog.NewJSONHandler(b.logs, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	if err != nil {

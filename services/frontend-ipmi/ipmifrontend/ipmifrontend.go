@@ -43,6 +43,9 @@ type Config struct {
 	// Inventory is a connection to an InventoryService; nil: BMCs report a UUID
 	// of their own as that of the system.
 	Inventory grpc.ClientConnInterface
+	// State is a connection to a StateService; nil: there is no System Event
+	// Log.
+	State grpc.ClientConnInterface
 	// Console is a connection to a ConsoleService; nil: there is no serial over
 	// LAN.
 	Console grpc.ClientConnInterface
@@ -88,13 +91,18 @@ func New(cfg Config) (*Frontend, error) {
 	if cfg.Console != nil {
 		console = backend.NewConsole(cfg.Console)
 	}
+	var events backend.Events
+	if cfg.State != nil {
+		events = backend.NewEvents(cfg.State)
+	}
 	s, err := server.New(server.Config{
 		Listen: cfg.Listen,
 		Mux: command.New(command.Config{
-			Power: backend.NewPower(cfg.Power), Boot: backend.NewBoot(cfg.Boot), Inventory: inventory, Firmware: firmware,
+			Power: backend.NewPower(cfg.Power), Boot: backend.NewBoot(cfg.Boot), Inventory: inventory, Events: events, Firmware: firmware,
 			InterfaceOf: hostnet.InterfaceOf,
 		}),
 		Inventory: inventory,
+		Events:    events,
 		Console:   console,
 		Log:       cfg.Log,
 		Metrics:   cfg.Metrics,

@@ -26,6 +26,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"kubevirtbmc.dev/cmd/kubevirtbmc/internal/config"
+	"kubevirtbmc.dev/cmd/kubevirtbmc/internal/eventlog"
 	"kubevirtbmc.dev/cmd/kubevirtbmc/internal/machines"
 	"kubevirtbmc.dev/cmd/kubevirtbmc/internal/registry"
 	"kubevirtbmc.dev/pkg/access"
@@ -166,12 +167,13 @@ func run(ctx context.Context, p *process.Process, o Options, stdout io.Writer) e
 	power.Register(server)
 	media.Register(server)
 	reg.Register(server)
+	eventlog.New().Register(server)
 	rest := gateway.NewMux()
 	if err := errors.Join(power.RegisterGateway(ctx, rest, restConn), media.RegisterGateway(ctx, rest, restConn)); err != nil {
 		return err
 	}
 	ipmi, err := ipmifrontend.New(ipmifrontend.Config{
-		Listen: o.Listen, Registry: conn, Power: conn, Boot: conn, Inventory: conn, Console: conn,
+		Listen: o.Listen, Registry: conn, Power: conn, Boot: conn, Inventory: conn, Console: conn, State: conn,
 		Replica: replica, Log: p.Log, Metrics: p.Registry,
 	})
 	if err != nil {

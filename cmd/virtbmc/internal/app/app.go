@@ -110,7 +110,7 @@ func run(ctx context.Context, p *process.Process, cfg *Config) error {
 	defer closeAll()
 	registry, power, media := conns[cfg.Registry], conns[cfg.Power], conns[cfg.Media]
 	ipmi, err := ipmifrontend.New(ipmifrontend.Config{
-		Listen: cfg.Listen, Registry: registry, Power: power, Boot: power, Inventory: power, Console: power,
+		Listen: cfg.Listen, Registry: registry, Power: power, Boot: power, Inventory: power, Console: power, State: registry,
 		BMC: cfg.reference(), Replica: cfg.Replica, Log: p.Log, Metrics: p.Registry,
 		OnReady: func() { p.Health.Set(componentIPMI, ctx.Err() == nil) }, DrainTime: cfg.DrainTime,
 	})

@@ -37,7 +37,7 @@ func Configure(flags *flag.FlagSet) process.Run {
 	var cfg Config
 	hostname, _ := os.Hostname() // The name of the pod; without one the flag is needed.
 	flags.StringVar(&cfg.Listen, "listen", "", "`address` to serve IPMI on, without port: that of each BMC comes from the registry; empty: all addresses")
-	flags.StringVar(&cfg.Registry, "registry", "", "gRPC `target` of the RegistryService")
+	flags.StringVar(&cfg.Registry, "registry", "", "gRPC `target` of RegistryService and StateService")
 	flags.StringVar(&cfg.Power, "power", "", "gRPC `target` of PowerService, BootService, InventoryService and ConsoleService")
 	flags.StringVar(&cfg.Replica, "replica", hostname, "unique `name` of this frontend")
 	flags.StringVar(&cfg.CAFile, "ca-file", "", "PEM `file` with the CA certificates that the services' certificates come from; read again when it changes")
@@ -80,7 +80,7 @@ func run(ctx context.Context, p *process.Process, cfg Config) error {
 	}
 	defer func() { _ = power.Close() }()
 	frontend, err := ipmifrontend.New(ipmifrontend.Config{
-		Listen: cfg.Listen, Registry: registry, Power: power, Boot: power, Inventory: power, Console: power,
+		Listen: cfg.Listen, Registry: registry, Power: power, Boot: power, Inventory: power, Console: power, State: registry,
 		Replica: cfg.Replica, Log: p.Log, Metrics: p.Registry,
 		OnReady: func() { p.Health.Set(component, true) }, DrainTime: cfg.DrainTime,
 	})

@@ -16,8 +16,8 @@ type Firmware struct {
 }
 
 // registerApp adds the device commands of IPMI v2.0 section 20.
-func registerApp(m *Mux, firmware Firmware) {
-	m.Handle(ipmi.NetFnApp, 0x01, Command{Name: "get_device_id", Privilege: ipmi.PrivilegeUser, Handle: getDeviceID(firmware)})
+func registerApp(m *Mux, firmware Firmware, support byte) {
+	m.Handle(ipmi.NetFnApp, 0x01, Command{Name: "get_device_id", Privilege: ipmi.PrivilegeUser, Handle: getDeviceID(firmware, support)})
 	m.Handle(ipmi.NetFnApp, 0x02, Command{Name: "cold_reset", Privilege: ipmi.PrivilegeAdministrator, Handle: acceptReset})
 	m.Handle(ipmi.NetFnApp, 0x03, Command{Name: "warm_reset", Privilege: ipmi.PrivilegeAdministrator, Handle: acceptReset})
 	m.Handle(ipmi.NetFnApp, 0x04, Command{Name: "get_self_test_results", Privilege: ipmi.PrivilegeUser, Handle: selfTest})
@@ -26,12 +26,15 @@ func registerApp(m *Mux, firmware Firmware) {
 }
 
 // deviceSupport names the additional devices of Get Device ID: chassis, FRU
-// inventory, SDR repository and sensors.
-const deviceSupport = 0x80 | 0x08 | 0x02 | 0x01
+// inventory, SDR repository and sensors. selSupport adds the System Event Log.
+const (
+	deviceSupport = 0x80 | 0x08 | 0x02 | 0x01
+	selSupport    = 0x04
+)
 
 // getDeviceID answers Get Device ID (IPMI v2.0 section 20.1). The manufacturer is 0, unspecified: a number of somebody else would
 // switch on that vendor's workarounds in clients.
-func getDeviceID(firmware Firmware) Handler {
+func getDeviceID(firmware Firmware, support byte) Handler {
 	const (
 		deviceID       = 0x20
 		deviceRevision = 0x01
@@ -39,7 +42,7 @@ func getDeviceID(firmware Firmware) Handler {
 	)
 	minorBCD := firmware.Minor/10<<4 | firmware.Minor%10
 	data := []byte{
-		deviceID, deviceRevision, firmware.Major & 0x7F, minorBCD, ipmiVersion20, deviceSupport,
+		deviceID, deviceRevision, firmware.Major & 0x7F, minorBCD, ipmiVersion20, support,
 		0, 0, 0, // Manufacturer.
 		0, 0, // Product.
 		0, 0, 0, 0, // Auxiliary firmware revision.

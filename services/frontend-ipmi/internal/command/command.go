@@ -16,7 +16,9 @@ type Config struct {
 	// Inventory tells what machines are made of; nil: commands that need it are
 	// not served.
 	Inventory backend.Inventory
-	Firmware  Firmware
+	// Events has the event logs; nil: there is no System Event Log.
+	Events   backend.Events
+	Firmware Firmware
 	// InterfaceOf finds the host's network interface that has an address; nil:
 	// none has.
 	InterfaceOf func(netip.Addr) (Interface, bool)
@@ -28,7 +30,12 @@ func New(cfg Config) *Mux {
 		cfg.InterfaceOf = func(netip.Addr) (Interface, bool) { return Interface{}, false }
 	}
 	m := NewMux()
-	registerApp(m, cfg.Firmware)
+	support := byte(deviceSupport)
+	if cfg.Events != nil {
+		support |= selSupport
+		registerSEL(m, cfg.Events)
+	}
+	registerApp(m, cfg.Firmware, support)
 	registerSession(m)
 	registerChassis(m, cfg.Power)
 	registerBoot(m, cfg.Boot)

@@ -53,6 +53,8 @@ type State struct {
 	Options BootOptions
 	// SDR is the reservation of the SDR repository.
 	SDR Reservation
+	// SEL is the reservation of the System Event Log.
+	SEL Reservation
 }
 
 // SessionInfo is what commands tell of an active session.

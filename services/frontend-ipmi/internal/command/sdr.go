@@ -118,6 +118,27 @@ func sdr(kind byte, body []byte) []byte {
 type Reservation struct {
 	mu sync.Mutex
 	id uint16
+	// sequence is the log's last entry when the reservation was made.
+	sequence uint64
+}
+
+// note keeps what a reservation was made of, if it is still the present one.
+func (r *Reservation) note(id uint16, sequence uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.id == id {
+		r.sequence = sequence
+	}
+}
+
+// noted returns what note kept; 0 for a reservation that is lost.
+func (r *Reservation) noted(id uint16) uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.id != id {
+		return 0
+	}
+	return r.sequence
 }
 
 // reserve makes a reservation; earlier ones are lost.

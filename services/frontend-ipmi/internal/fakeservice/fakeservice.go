@@ -7,6 +7,7 @@ package fakeservice
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"sync"
 	"testing"
@@ -26,6 +27,7 @@ import (
 	powerv1 "kubevirtbmc.dev/proto/gen/go/bmc/power/v1"
 	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
 	registryv1 "kubevirtbmc.dev/proto/gen/go/bmc/registry/v1"
+	statev1 "kubevirtbmc.dev/proto/gen/go/bmc/state/v1"
 )
 
 // Services are all of them. Machines exist as soon as they are named. Use Start.
@@ -35,6 +37,7 @@ type Services struct {
 	consolev1.UnimplementedConsoleServiceServer
 	inventoryv1.UnimplementedInventoryServiceServer
 	registryv1.UnimplementedRegistryServiceServer
+	statev1.UnimplementedStateServiceServer
 
 	// Conn is a connection to them, as frontends make it.
 	Conn *grpc.ClientConn
@@ -56,6 +59,9 @@ type Machine struct {
 	Power powerv1.PowerStatus
 	Boot  bootv1.BootStatus
 	UUID  string
+	// Events is the event log, Appended how many entries it has ever had.
+	Events   []*statev1.Event
+	Appended uint64
 	// Inventory but for the UUID.
 	Inventory inventoryv1.Inventory
 }
@@ -80,6 +86,7 @@ func Start(tb testing.TB) *Services {
 	consolev1.RegisterConsoleServiceServer(server, s)
 	inventoryv1.RegisterInventoryServiceServer(server, s)
 	registryv1.RegisterRegistryServiceServer(server, s)
+	statev1.RegisterStateServiceServer(server, s)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -241,6 +248,42 @@ func (s *Services) GetInventory(_ context.Context, r *inventoryv1.GetInventoryRe
 	inventory := proto.CloneOf(&m.Inventory)
 	inventory.FirmwareUuid = m.UUID
 	return &inventoryv1.GetInventoryResponse{Inventory: inventory}, nil
+}
+
+func revisionOf(m *Machine) string { return fmt.Sprint(len(m.Events), "-", m.Appended) }
+
+// ListEvents implements StateService.
+func (s *Services) ListEvents(_ context.Context, r *statev1.ListEventsRequest) (*statev1.ListEventsResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.machine(r.GetBmc())
+	return &statev1.ListEventsResponse{Events: append([]*statev1.Event(nil), m.Events...), Revision: revisionOf(m), Capacity: 500}, nil
+}
+
+// AppendEvents implements StateService.
+func (s *Services) AppendEvents(_ context.Context, r *statev1.AppendEventsRequest) (*statev1.AppendEventsResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.machine(r.GetBmc())
+	for _, e := range r.GetEvents() {
+		m.Appended++
+		e = proto.CloneOf(e)
+		e.Sequence = m.Appended
+		m.Events = append(m.Events, e)
+	}
+	return &statev1.AppendEventsResponse{Revision: revisionOf(m)}, nil
+}
+
+// ClearEvents implements StateService.
+func (s *Services) ClearEvents(_ context.Context, r *statev1.ClearEventsRequest) (*statev1.ClearEventsResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.machine(r.GetBmc())
+	if r.GetRevision() != revisionOf(m) {
+		return nil, grpcstatus.New(errorsv1.Reason_REASON_STALE_REVISION, "the log has changed")
+	}
+	m.Events = nil
+	return &statev1.ClearEventsResponse{Revision: revisionOf(m)}, nil
 }
 
 // Upsert has a BMC served.

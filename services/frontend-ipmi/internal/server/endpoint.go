@@ -38,6 +38,7 @@ type endpoint struct {
 	target  *command.Target // Replaced, never changed.
 	table   session.Table
 	backoff session.Backoff
+	logins  logins
 	queues  map[*session.Session]*queue // Of sessions with commands under way.
 	// consoles have a lock of their own.
 	consoles consoles
@@ -293,6 +294,7 @@ func (e *endpoint) loginFailed(now time.Time, s *session.Session, why string) {
 
 func (e *endpoint) reportFailure(s *session.Session, why string) {
 	e.server.metrics.logins.WithLabelValues(loginFailed).Inc()
+	e.noteLogin(time.Now(), s, false)
 	e.alarm("IPMI login failed", append(sessionAttrs(s), slog.String(logkey.Reason, why))...)
 }
 

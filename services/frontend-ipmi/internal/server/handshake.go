@@ -183,6 +183,7 @@ func (e *endpoint) rakp3(now time.Time, payload []byte, from peer) []byte {
 	e.table.Vouch(s)
 	e.server.metrics.sessions.Inc()
 	e.server.metrics.logins.WithLabelValues(loginSucceeded).Inc()
+	e.noteLogin(now, s, true)
 	e.expireBy(now.Add(e.server.cfg.Limits.Idle))
 	e.log(e.server.ctx, slog.LevelInfo, "IPMI session opened", append(sessionAttrs(s), slog.Int("cipher_suite", int(s.Suite.ID)))...)
 	s.Proof, s.ProofAnswer = append([]byte(nil), payload...), answer.AppendTo(nil)

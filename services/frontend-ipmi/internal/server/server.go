@@ -43,6 +43,8 @@ type Config struct {
 	Inventory backend.Inventory
 	// Console reaches the serial consoles of machines; nil: there is no SOL.
 	Console backend.Console
+	// Events has the event logs, which logins go into; nil: there are none.
+	Events backend.Events
 	// Log gets logins and commands.
 	Log *slog.Logger
 	// Metrics registers metrics; nil: none.
@@ -79,6 +81,7 @@ type Server struct {
 	// listen is the address that sockets are bound to; not valid: all.
 	listen  netip.Addr
 	lookups chan *endpoint
+	entries chan entry
 	workers sync.WaitGroup // Goroutines that carry out commands.
 	readers sync.WaitGroup // All others.
 
@@ -107,6 +110,12 @@ func New(cfg Config) (*Server, error) {
 	s.listen, _ = netip.ParseAddr(cfg.Listen) // A host name is told by each datagram.
 	_, _ = rand.Read(s.secret[:])             // Never fails (crypto/rand).
 	s.ctx, s.cancel = context.WithCancel(context.Background())
+	if cfg.Events != nil {
+		s.entries = make(chan entry, entryQueue)
+		for range entryWorkers {
+			s.readers.Go(s.keepEntries)
+		}
+	}
 	if cfg.Inventory != nil {
 		for range lookupWorkers {
 			s.readers.Go(s.lookUp)
