@@ -6,6 +6,10 @@
 #
 # Runs `go test` with arguments in a folder. The events go to
 # out/tests/NAME.json, where the landing gate counts them.
+#
+# With RERUN=1 a top-level test that failed is run once more, and its
+# name goes to out/tests/NAME.reruns: for tests on real clusters, whose other programs
+# share the machine. What fails twice has failed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD name=$1 folder=$2
@@ -14,5 +18,18 @@ mkdir -p out/tests
 # Debian keeps some clients where only root looks.
 export PATH=$PATH:/usr/sbin
 cd "$folder"
+options=()
+if [ "${RERUN:-}" = 1 ]; then
+	arguments=() packages=()
+	for argument; do
+		case $argument in
+		. | ./*) packages+=("$argument") ;;
+		*) arguments+=("$argument") ;;
+		esac
+	done
+	options=(--rerun-fails=1 --rerun-fails-max-failures=8 --rerun-fails-run-root-test
+		"--rerun-fails-report=$root/out/tests/$name.reruns" "--packages=${packages[*]}")
+	set -- "${arguments[@]}"
+fi
 exec "$root/bin/gotestsum" --format "${FORMAT:-pkgname-and-test-fails}" --format-hide-empty-pkg \
-	--jsonfile "$root/out/tests/$name.json" -- "$@"
+	--jsonfile "$root/out/tests/$name.json" "${options[@]}" -- "$@"
