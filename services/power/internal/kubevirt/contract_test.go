@@ -48,9 +48,9 @@ import (
 var diskImage = os.Getenv("GUEST_DISK_IMAGE")
 
 // machinesAtOnce is how many tests run at the same time, unless -parallel says
-// so. They wait most of the time, and a node of level kubevirt holds that many
-// machines.
-const machinesAtOnce = 24
+// so. They wait most of the time; more make a machine of two processors answer too
+// late.
+const machinesAtOnce = 16
 
 func TestMain(m *testing.M) {
 	flag.Parse()
