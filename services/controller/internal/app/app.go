@@ -9,6 +9,7 @@ import (
 	"crypto/tls"
 	"flag"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,7 +18,6 @@ import (
 	"google.golang.org/grpc"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/ptr"
 
 	"kubevirtbmc.dev/api/v1beta1"
 	"kubevirtbmc.dev/pkg/audit"
@@ -83,7 +83,10 @@ type Options struct {
 func New(flags *flag.FlagSet) process.Run { return newOptions(flags).Run }
 
 func newOptions(flags *flag.FlagSet) *Options {
-	o := &Options{serve: grpcprocess.AddFlags(flags, true), Ports: port.DefaultRange}
+	o := &Options{
+		serve: grpcprocess.AddFlags(flags, true), Ports: port.DefaultRange,
+		Defaults: reconciler.Defaults{Mode: v1beta1.FrontendModeShared, BootOverride: v1beta1.BootOverrideStrategyTemplate},
+	}
 	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig `file` of the cluster; empty: the pod's service account")
 	o.access = kubeaccess.AddFlags(flags, &o.Kubeconfig)
 	flags.StringVar(&o.Namespaces, "namespaces", "", "`names` of the namespaces to serve, separated by commas; empty: all")
@@ -91,8 +94,8 @@ func newOptions(flags *flag.FlagSet) *Options {
 	flags.Var(&o.Ports, "ports", "`first-last` of the ports at which frontends serve BMCs")
 	flags.BoolVar(&o.Defaults.IPMI, "default-ipmi", false, "serve IPMI where a VirtualMachineBMC leaves spec.ipmi.enabled out")
 	flags.BoolVar(&o.Defaults.HTTP, "default-http", false, "serve plain HTTP where a VirtualMachineBMC leaves spec.redfish.http.enabled out")
-	flags.TextVar(&mode{&o.Defaults.Mode}, "default-mode", &mode{ptr.To(v1beta1.FrontendModeShared)}, "`mode` of the frontends, Shared or Dedicated, where a VirtualMachineBMC leaves spec.frontend.mode out")
-	flags.TextVar(&strategy{&o.Defaults.BootOverride}, "boot-override-strategy", &strategy{ptr.To(v1beta1.BootOverrideStrategyTemplate)}, "how one-time boot overrides are carried out, `Template` or Admission, where a VirtualMachineBMC leaves spec.bootOverride.strategy out; the power service's flag of that name says the same")
+	flags.Var(choice[v1beta1.FrontendMode]{&o.Defaults.Mode, []v1beta1.FrontendMode{v1beta1.FrontendModeShared, v1beta1.FrontendModeDedicated}}, "default-mode", "`mode` of the frontends, Shared or Dedicated, where a VirtualMachineBMC leaves spec.frontend.mode out")
+	flags.Var(choice[v1beta1.BootOverrideStrategy]{&o.Defaults.BootOverride, []v1beta1.BootOverrideStrategy{v1beta1.BootOverrideStrategyTemplate, v1beta1.BootOverrideStrategyAdmission}}, "boot-override-strategy", "how one-time boot overrides are carried out, `Template` or Admission, where a VirtualMachineBMC leaves spec.bootOverride.strategy out; the power service's flag of that name says the same")
 	flags.Func("provision-machines", "label `selector` of VirtualMachines that are given a VirtualMachineBMC where they have none; empty: all, where --provision-namespaces is set, else none", selector(&o.Provision.Machines))
 	flags.Func("provision-namespaces", "label `selector` of namespaces whose VirtualMachines are given a VirtualMachineBMC where they have none; empty: all, where --provision-machines is set, else none", selector(&o.Provision.Namespaces))
 	flags.DurationVar(&o.DiscoveryInterval, "discovery-interval", reconciler.DefaultDiscoveryInterval, "how often KubeVirt's and CDI's APIs are looked for")
@@ -250,48 +253,27 @@ func has(get func() (*tls.Certificate, error)) bool {
 	return err == nil
 }
 
-// mode is a flag.
-type mode struct{ is *v1beta1.FrontendMode }
-
-// MarshalText implements encoding.TextMarshaler.
-func (m mode) MarshalText() ([]byte, error) {
-	if m.is == nil {
-		return nil, nil
-	}
-	return []byte(*m.is), nil
+// choice is a flag that is one of some values.
+type choice[T ~string] struct {
+	is     *T
+	values []T
 }
 
-// UnmarshalText implements encoding.TextUnmarshaler.
-func (m *mode) UnmarshalText(text []byte) error {
-	switch is := v1beta1.FrontendMode(text); is {
-	case v1beta1.FrontendModeShared, v1beta1.FrontendModeDedicated:
-		*m.is = is
-		return nil
+// String returns what Set reads.
+func (c choice[T]) String() string {
+	if c.is == nil {
+		return ""
 	}
-	return fmt.Errorf("mode %q is neither Shared nor Dedicated", text)
+	return string(*c.is)
 }
 
-// strategy is a flag.
-type strategy struct {
-	is *v1beta1.BootOverrideStrategy
-}
-
-// MarshalText implements encoding.TextMarshaler.
-func (s strategy) MarshalText() ([]byte, error) {
-	if s.is == nil {
-		return nil, nil
+// Set implements flag.Value.
+func (c choice[T]) Set(text string) error {
+	if !slices.Contains(c.values, T(text)) {
+		return fmt.Errorf("it is none of %q", c.values)
 	}
-	return []byte(*s.is), nil
-}
-
-// UnmarshalText implements encoding.TextUnmarshaler.
-func (s *strategy) UnmarshalText(text []byte) error {
-	switch is := v1beta1.BootOverrideStrategy(text); is {
-	case v1beta1.BootOverrideStrategyTemplate, v1beta1.BootOverrideStrategyAdmission:
-		*s.is = is
-		return nil
-	}
-	return fmt.Errorf("boot override strategy %q is neither Template nor Admission", text)
+	*c.is = T(text)
+	return nil
 }
 
 // selector makes a flag of a label selector.

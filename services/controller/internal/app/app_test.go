@@ -15,6 +15,7 @@ import (
 
 	"kubevirtbmc.dev/pkg/process"
 	"kubevirtbmc.dev/services/controller/internal/certificate"
+	"kubevirtbmc.dev/services/controller/internal/reconciler"
 )
 
 func TestRun_wrongFlags(t *testing.T) {
@@ -79,6 +80,45 @@ func TestFlags_provision(t *testing.T) {
 				t.Errorf("namespaces %q, want %q", got, tc.namespaces)
 			}
 		})
+	}
+}
+
+// What a flag says counts where a BMC does not say.
+func TestFlags_defaults(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		flags []string
+		want  reconciler.Defaults
+	}{
+		"none": {nil, reconciler.Defaults{Mode: "Shared", BootOverride: "Template"}},
+		"others": {
+			[]string{"--default-mode=Dedicated", "--boot-override-strategy=Admission", "--default-ipmi", "--default-http"},
+			reconciler.Defaults{Mode: "Dedicated", BootOverride: "Admission", IPMI: true, HTTP: true},
+		},
+		"the same": {
+			[]string{"--default-mode=Shared", "--boot-override-strategy=Template", "--default-ipmi=false", "--default-http=false"},
+			reconciler.Defaults{Mode: "Shared", BootOverride: "Template"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			flags := flag.NewFlagSet(t.Name(), flag.ContinueOnError)
+			o := newOptions(flags)
+			if err := flags.Parse(tc.flags); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, o.Defaults); diff != "" {
+				t.Errorf("defaults mismatch (-want +got):\n%s", diff)
+			}
+		})
+	}
+	for _, wrong := range []string{"--default-mode=shared", "--default-mode=", "--boot-override-strategy=Once"} {
+		flags := flag.NewFlagSet(t.Name(), flag.ContinueOnError)
+		flags.SetOutput(io.Discard)
+		newOptions(flags)
+		if err := flags.Parse([]string{wrong}); err == nil {
+			t.Errorf("%s is accepted", wrong)
+		}
 	}
 }
 
