@@ -274,7 +274,7 @@ func (s *site) controller(edit ...func(*reconciler.Config)) *controller {
 	}
 	c.Registry, err = registry.New(registry.Config{
 		Log: log, Metrics: c.metrics, Observer: source,
-		SettleTime: 2 * time.Second, HandOverTime: 200 * time.Millisecond,
+		SettleTime: 2 * time.Second, HandOverTime: 200 * time.Millisecond, RestTime: 200 * time.Millisecond,
 	})
 	if err != nil {
 		s.Fatal(err)

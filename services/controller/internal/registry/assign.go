@@ -3,7 +3,10 @@
 
 package registry
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // assignGroup decides anew about all BMCs of a group. The registry is locked, as
 // in all of this file.
@@ -14,7 +17,7 @@ func (r *Registry) assignGroup(id groupID) {
 	}
 	candidates := g.candidates()
 	for s := range g.services {
-		r.assignTo(s, best(candidates, s.bmc.key))
+		r.assignTo(s, g.target(candidates, s))
 	}
 }
 
@@ -26,7 +29,42 @@ func (r *Registry) assign(s *service) {
 	}
 	// One that is being handed over is nobody's any more.
 	if _, ok := g.services[s]; ok {
-		r.assignTo(s, best(g.candidates(), s.bmc.key))
+		r.assignTo(s, g.target(g.candidates(), s))
+	}
+}
+
+// target is the replica that a BMC is to get now. A BMC whose owner stays and
+// does not fail keeps it while replicas come and go: a move ends its sessions,
+// and those that have to move would wait for it. balance moves it later.
+func (g *group) target(candidates []*replica, s *service) *replica {
+	target := best(candidates, s.bmc.key)
+	if target == s.owner || s.holdings[target] != nil || !slices.Contains(candidates, s.owner) {
+		return target
+	}
+	if h := s.holdings[s.owner]; h == nil || h.answered == s.version && !h.serving {
+		return target
+	}
+	g.unbalanced = true
+	return s.owner
+}
+
+// balance begins to move some of a group's BMCs to the replicas that they belong
+// to.
+func (r *Registry) balance(g *group) {
+	g.unbalanced = false
+	candidates := g.candidates()
+	begun := 0
+	for s := range g.services {
+		target := best(candidates, s.bmc.key)
+		if target == nil || target == s.owner || s.holdings[target] != nil {
+			continue
+		}
+		if begun == balanceStep {
+			g.unbalanced = true
+			return
+		}
+		begun++
+		r.assignTo(s, target)
 	}
 }
 

@@ -9,7 +9,10 @@
 // planned move has three steps: the new owner is told to serve the BMC, clients
 // are sent to it once it says that it does, and HandOverTime later the old owner
 // is told to stop. A replica that is gone has no say: its successor is the owner
-// at once, and serves as soon as it says so.
+// at once, and serves as soon as it says so. BMCs that are served where they are
+// move to a replica that came only when replicas have neither come nor gone for
+// RestTime, some at a time: a move ends the sessions of clients, and costs the
+// cluster what BMCs without an owner need first.
 //
 // One process serves the registry, the leader of the controllers; the others
 // refuse subscribers, which then try the next. What a leader knows begins with

@@ -3,6 +3,9 @@
 
 package registry
 
+// BalanceStep is how many BMCs begin to move at a time for balance alone.
+const BalanceStep = balanceStep
+
 // BestOf returns which of some replicas is to be the owner of a BMC.
 func BestOf(names []string, bmc string) string {
 	var replicas []*replica

@@ -31,6 +31,9 @@ const (
 	DefaultHandOverTime = 3 * time.Second
 	// DefaultAckTime is more than any frontend needs to open a port.
 	DefaultAckTime = 30 * time.Second
+	// DefaultRestTime is more than it takes a pod to follow another that was
+	// replaced, and nodes to learn of the endpoints of those that moved by need.
+	DefaultRestTime = 10 * time.Second
 )
 
 const (
@@ -46,6 +49,9 @@ const (
 	sweepInterval = time.Second
 	// epochShift is the place of the process's own number in a revision.
 	epochShift = 40
+	// balanceStep is how many BMCs of a frontend begin to move at a sweep for
+	// balance alone, so that those that have to move are not behind them.
+	balanceStep = 100
 	// maxProblem bounds what a replica says of a BMC, in bytes.
 	maxProblem = 1024
 )
@@ -75,6 +81,9 @@ type Config struct {
 	// AckTime is how long a replica may leave all messages unanswered before it
 	// counts as dead.
 	AckTime time.Duration
+	// RestTime is how long after the last change of a frontend's replicas BMCs
+	// begin to move that are served where they are, to the replicas that came.
+	RestTime time.Duration
 }
 
 // ReplicaID names a replica of a frontend.
@@ -132,6 +141,10 @@ type groupID struct {
 type group struct {
 	services map[*service]struct{}
 	replicas []*replica // those that are connected
+	// changed is when a replica last came, went or began to end.
+	changed time.Time
+	// unbalanced: there are BMCs that stay where they are for the time being.
+	unbalanced bool
 }
 
 // service is a BMC over one protocol.
@@ -188,7 +201,7 @@ func New(config Config) (*Registry, error) {
 	for _, d := range []struct {
 		value    *time.Duration
 		fallback time.Duration
-	}{{&config.SettleTime, DefaultSettleTime}, {&config.HandOverTime, DefaultHandOverTime}, {&config.AckTime, DefaultAckTime}} {
+	}{{&config.SettleTime, DefaultSettleTime}, {&config.HandOverTime, DefaultHandOverTime}, {&config.AckTime, DefaultAckTime}, {&config.RestTime, DefaultRestTime}} {
 		if *d.value <= 0 {
 			*d.value = d.fallback
 		}
@@ -285,8 +298,8 @@ func (r *Registry) stop() {
 	}
 }
 
-// sweep ends the streams of replicas that do not answer, and forgets those that
-// have been gone for long.
+// sweep ends the streams of replicas that do not answer, forgets those that have
+// been gone for long, and balances.
 func (r *Registry) sweep(ctx context.Context) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -302,6 +315,11 @@ func (r *Registry) sweep(ctx context.Context) {
 				logkey.Protocol, id.Protocol.String(), "replica", id.Name, "unanswered", replica.session.due)
 			r.disconnect(replica.session, grpcstatus.New(errorsv1.Reason_REASON_LIMIT_REACHED,
 				"%d messages have not been acknowledged for %v", replica.session.due, r.config.AckTime))
+		}
+	}
+	for _, g := range r.groups {
+		if g.unbalanced && r.settled && now.Sub(g.changed) >= r.config.RestTime {
+			r.balance(g)
 		}
 	}
 }
@@ -514,6 +532,9 @@ func (r *Registry) SetDraining(id ReplicaID, draining bool) {
 		return
 	}
 	replica.draining = draining
+	if g := r.groups[replica.group()]; g != nil {
+		g.changed = time.Now()
+	}
 	r.replicasChanged(id.Protocol)
 	r.assignGroup(replica.group())
 }

@@ -35,6 +35,9 @@ const (
 	agent = "agent-of-a"
 )
 
+// rested is when BMCs have begun to move for balance alone.
+const rested = registry.DefaultRestTime + time.Second
+
 // observer counts what it is told.
 type observer struct {
 	mu       sync.Mutex
@@ -483,9 +486,12 @@ func TestRegistry_plannedHandOver(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer newer.Close()
+		if synced, err := newer.Next(t.Context()); err != nil || synced.GetSynced() == nil {
+			t.Fatalf("first message %v, %v", synced, err)
+		}
 		upsert, err := newer.Next(t.Context())
 		if err != nil || upsert.GetUpsert().GetBmc().GetName() != name {
-			t.Fatalf("first message %v, %v", upsert, err)
+			t.Fatalf("second message %v, %v", upsert, err)
 		}
 		time.Sleep(10 * time.Second)
 		w.wantStatus(name, serving("old"))
@@ -527,7 +533,9 @@ func TestRegistry_changeWhileHandingOver(t *testing.T) {
 		w.Open()
 		older, newer := w.connect("old", 0), w.connect("new", 0)
 		older.take()
-		newer.take()
+		newer.wantTold("full")
+		time.Sleep(rested)
+		newer.wantTold("+" + name)
 		w.Put(entry(name, "p2"))
 		older.wantTold("+" + name)
 		newer.wantTold("+" + name)
@@ -564,12 +572,110 @@ func TestRegistry_draining(t *testing.T) {
 		if d := cmp.Diff(want, w.Replicas(ipmi)); d != "" {
 			t.Errorf("replicas (-want +got):\n%s", d)
 		}
-		// When all are going to end they have to do.
+		// When all are going to end they have to do, and a move gains nothing.
 		w.SetDraining(registry.ReplicaID{Protocol: ipmi, Name: "b"}, true)
-		w.wantStatus(name, serving("a"))
-		w.SetDraining(registry.ReplicaID{Protocol: ipmi, Name: "b"}, false)
 		w.wantStatus(name, serving("b"))
+		b.lose()
+		w.wantStatus(name, serving("a"))
 		w.SetDraining(registry.ReplicaID{Protocol: ipmi, Name: "never-there"}, true)
+	})
+}
+
+// A replica that comes gets BMCs that are served elsewhere only when replicas have
+// neither come nor gone for a while, and a step at a time. Those that have to move
+// do not wait.
+func TestRegistry_balance(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		const bmcs = 1000
+		for n := range bmcs {
+			w.Put(entry(fmt.Sprintf("bmc-%d", n), "p1"))
+		}
+		w.Open()
+		a := w.connect("a", 0)
+		owned := func() map[string]int {
+			synctest.Wait()
+			counts := map[string]int{}
+			for _, replica := range w.Replicas(ipmi) {
+				counts[replica.Name] = replica.BMCs
+			}
+			return counts
+		}
+		want := func(when string, want map[string]int) {
+			t.Helper()
+			if d := cmp.Diff(want, owned()); d != "" {
+				t.Errorf("BMCs of each %s (-want +got):\n%s", when, d)
+			}
+		}
+		shares := func(names ...string) map[string]int {
+			counts := map[string]int{}
+			for n := range bmcs {
+				counts[registry.BestOf(names, fmt.Sprintf("lab/bmc-%d", n))]++
+			}
+			return counts
+		}
+		time.Sleep(registry.DefaultRestTime / 2)
+		b := w.connect("b", 0)
+		time.Sleep(registry.DefaultRestTime / 2)
+		c := w.connect("c", 0)
+		time.Sleep(registry.DefaultRestTime - time.Millisecond)
+		want("while it rests", map[string]int{"a": bmcs, "b": 0, "c": 0})
+		for _, f := range []*frontend{b, c} {
+			f.wantTold("full")
+		}
+		time.Sleep(time.Second)
+		if got := owned()["a"]; got != bmcs-registry.BalanceStep {
+			t.Errorf("after a step a has %d BMCs, want %d", got, bmcs-registry.BalanceStep)
+		}
+		time.Sleep(bmcs / registry.BalanceStep * time.Second)
+		balanced := shares("a", "b", "c")
+		want("at the end", balanced)
+
+		// What a dead one had moves at once, and nothing else.
+		b.lose()
+		after := shares("a", "c")
+		after["b"] = 0
+		want("after a death", after)
+		// Its successor has other BMCs, and those not at once.
+		w.connect("d", 0)
+		after["d"] = 0
+		want("with a successor", after)
+		// a ends before there is balance: only its own move.
+		w.SetDraining(registry.ReplicaID{Protocol: ipmi, Name: "a"}, true)
+		got := owned()
+		if got["a"] != 0 || got["c"] < after["c"] || got["d"] == 0 {
+			t.Errorf("BMCs of each while one ends: %v", got)
+		}
+		time.Sleep(rested + bmcs/registry.BalanceStep*time.Second)
+		after = shares("c", "d")
+		after["a"], after["b"] = 0, 0
+		want("at last", after)
+		c.take()
+		a.take()
+		time.Sleep(time.Hour)
+		c.wantTold()
+		a.wantTold()
+	})
+}
+
+// A BMC that its owner can't serve need not wait for balance.
+func TestRegistry_balance_failingOwner(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		name := ownedBy("new", "old")
+		w.Open()
+		older := w.connect("old", 0)
+		older.mu.Lock()
+		older.answer = func(ack *registryv1.Acknowledgement) bool {
+			ack.Serving, ack.Message = false, "port taken"
+			return true
+		}
+		older.mu.Unlock()
+		w.Put(entry(name, "p1"))
+		w.connect("new", 0)
+		w.wantStatus(name, serving("new"))
 	})
 }
 

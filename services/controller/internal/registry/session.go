@@ -78,6 +78,7 @@ func (r *Registry) Connect(ctx context.Context, agent string, hello *registryv1.
 	} else {
 		g := r.groupOf(known.group())
 		g.replicas = append(g.replicas, known)
+		g.changed = time.Now()
 		r.replicasChanged(id.Protocol)
 		r.config.Log.InfoContext(ctx, "frontend subscribed", logkey.Protocol, id.Protocol.String(), "replica", id.Name)
 	}
@@ -200,6 +201,7 @@ func (r *Registry) disconnect(s *Session, err error) {
 	}
 	if g := r.groups[gone.group()]; g != nil {
 		g.replicas = slices.DeleteFunc(g.replicas, func(other *replica) bool { return other == gone })
+		g.changed = time.Now()
 		for s := range g.services {
 			if s.owner == gone {
 				r.statusChanged(s.bmc.ref)
