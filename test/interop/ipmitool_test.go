@@ -6,6 +6,7 @@ package interop_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -168,4 +169,43 @@ func TestIPMItool_ironicSequence(t *testing.T) {
 	api.waitPower("POWER_STATE_ON")
 	tool.want("Chassis Power is on", "power", "status")
 	tool.want("Manufacturer ID", "mc", "info")
+}
+
+// The System Event Log tells what the BMC's users, the guest and others did to the
+// machine, in its order.
+func TestIPMItool_eventLog(t *testing.T) {
+	t.Parallel()
+	s := launch.StartStandalone(t, 1)
+	tool := ipmitool(t, s, 0)
+	entries := func(want ...string) {
+		t.Helper()
+		eventually(t, "log of "+strings.Join(want, ", "), func() bool {
+			r := tool.run("sel", "elist")
+			lines := strings.Split(r.stdout, "\n")
+			// The login's entry is late, and anywhere.
+			lines = slices.DeleteFunc(lines, func(line string) bool { return strings.Contains(line, "Session Audit") })
+			if r.exit != 0 || len(lines) != len(want) {
+				return false
+			}
+			for i, line := range lines {
+				if !strings.Contains(line, want[i]) {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	api := newREST(t, s, "sim-0")
+	tool.want("Up/On", "power", "on")
+	api.waitPower("POWER_STATE_ON")
+	on, off := "S0/G0: working", "S5/G2: soft-off"
+	entries(on)
+	tool.want("Reset", "power", "reset")
+	entries(on, "System Boot Initiated")
+	tool.want("Set Boot Device to pxe", "chassis", "bootdev", "pxe")
+	entries(on, "System Boot Initiated", "System Reconfigured")
+	tool.want("Down/Off", "power", "off")
+	entries(on, "System Boot Initiated", "System Reconfigured", off)
+	tool.want("Up/On", "power", "on")
+	entries(on, "System Boot Initiated", "System Reconfigured", off, on, "Initiated by power up")
 }

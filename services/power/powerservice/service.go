@@ -20,6 +20,7 @@ import (
 	inventorypb "kubevirtbmc.dev/proto/gen/go/bmc/inventory/v1"
 	powerpb "kubevirtbmc.dev/proto/gen/go/bmc/power/v1"
 	"kubevirtbmc.dev/services/power/internal/console"
+	"kubevirtbmc.dev/services/power/internal/eventlog"
 	"kubevirtbmc.dev/services/power/internal/machine"
 	bootv1 "kubevirtbmc.dev/services/power/internal/service/boot/v1"
 	consolev1 "kubevirtbmc.dev/services/power/internal/service/console/v1"
@@ -57,6 +58,11 @@ type Config struct {
 	// overrides of a machine out (package bootoverride); else they go through its
 	// template. Nil: there is no such webhook.
 	Admits func(hypervisor.Ref) bool
+	// State is a connection to a StateService, whose event logs are told what
+	// becomes of the machines; nil: nobody is.
+	State grpc.ClientConnInterface
+	// BMCsOf names the BMCs of a machine, for their event logs; needed with State.
+	BMCsOf func(hypervisor.Ref) []hypervisor.Ref
 }
 
 // Service is the power service.
@@ -77,7 +83,12 @@ func New(config Config) (*Service, error) {
 			return nil, err
 		}
 	}
+	var events machine.EventLog
+	if config.State != nil {
+		events = eventlog.New(config.State, config.BMCsOf)
+	}
 	engine := machine.New(machine.Config{
+		Events:     events,
 		Hypervisor: config.Hypervisor,
 		Log:        config.Log,
 		Metrics:    metrics,

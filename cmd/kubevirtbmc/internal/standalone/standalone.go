@@ -117,13 +117,15 @@ func run(ctx context.Context, p *process.Process, o Options, stdout io.Writer) e
 	if err != nil {
 		return err
 	}
-	names := hypervisor.FixedNames{}
+	names, bmcsOf := hypervisor.FixedNames{}, map[hypervisor.Ref][]hypervisor.Ref{}
 	for _, bmc := range file.BMCs {
 		vm := hypervisor.Ref{Namespace: bmc.Namespace, Name: bmc.VM}
 		if _, err := vms.Get(vm); err != nil && o.Machines.Simulate > 0 {
 			return fmt.Errorf("VM %s is not one of the %d simulated ones", vm, o.Machines.Simulate)
 		}
-		names[hypervisor.Ref{Namespace: bmc.Namespace, Name: bmc.Name}] = vm
+		ref := hypervisor.Ref{Namespace: bmc.Namespace, Name: bmc.Name}
+		names[ref] = vm
+		bmcsOf[vm] = append(bmcsOf[vm], ref)
 	}
 	reg := registry.New(bmcs)
 
@@ -156,7 +158,10 @@ func run(ctx context.Context, p *process.Process, o Options, stdout io.Writer) e
 	}
 	defer restConn.Close() //nolint:errcheck // In memory: there is nothing to lose.
 
-	power, err := powerservice.New(powerservice.Config{Hypervisor: vms, Resolver: names, Log: p.Log, Metrics: p.Registry})
+	power, err := powerservice.New(powerservice.Config{
+		Hypervisor: vms, Resolver: names, Log: p.Log, Metrics: p.Registry,
+		State: conn, BMCsOf: func(vm hypervisor.Ref) []hypervisor.Ref { return bmcsOf[vm] },
+	})
 	if err != nil {
 		return err
 	}

@@ -25,15 +25,18 @@ func registerApp(m *Mux, firmware Firmware, support byte) {
 	m.Handle(ipmi.NetFnApp, 0x37, Command{Name: "get_system_guid", Privilege: ipmi.PrivilegeUser, Sessionless: true, Handle: systemGUID})
 }
 
-// deviceSupport names the additional devices of Get Device ID: chassis, FRU
-// inventory, SDR repository and sensors. selSupport adds the System Event Log.
+// deviceSupport names the additional devices of Get Device ID: chassis, SDR
+// repository and sensors. selSupport adds the System Event Log, fruSupport the FRU
+// inventory.
 const (
-	deviceSupport = 0x80 | 0x08 | 0x02 | 0x01
+	deviceSupport = 0x80 | 0x02 | 0x01
 	selSupport    = 0x04
+	fruSupport    = 0x08
 )
 
-// getDeviceID answers Get Device ID (IPMI v2.0 section 20.1). The manufacturer is 0, unspecified: a number of somebody else would
-// switch on that vendor's workarounds in clients.
+// getDeviceID answers Get Device ID (IPMI v2.0 section 20.1). The manufacturer is
+// 0, unspecified: a number of somebody else would switch on that vendor's
+// workarounds in clients.
 func getDeviceID(firmware Firmware, support byte) Handler {
 	const (
 		deviceID       = 0x20

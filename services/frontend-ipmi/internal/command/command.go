@@ -35,6 +35,9 @@ func New(cfg Config) *Mux {
 		support |= selSupport
 		registerSEL(m, cfg.Events)
 	}
+	if cfg.Inventory != nil {
+		support |= fruSupport
+	}
 	registerApp(m, cfg.Firmware, support)
 	registerSession(m)
 	registerChassis(m, cfg.Power)

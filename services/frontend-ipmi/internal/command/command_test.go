@@ -8,10 +8,12 @@ import (
 	"encoding/hex"
 	"net"
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 
 	"kubevirtbmc.dev/pkg/grpcstatus"
@@ -20,6 +22,8 @@ import (
 	inventoryv1 "kubevirtbmc.dev/proto/gen/go/bmc/inventory/v1"
 	powerv1 "kubevirtbmc.dev/proto/gen/go/bmc/power/v1"
 	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
+	statev1 "kubevirtbmc.dev/proto/gen/go/bmc/state/v1"
+	"kubevirtbmc.dev/services/frontend-ipmi/internal/backend"
 	"kubevirtbmc.dev/services/frontend-ipmi/internal/command"
 	"kubevirtbmc.dev/services/frontend-ipmi/internal/ipmi"
 	"kubevirtbmc.dev/services/frontend-ipmi/internal/rmcpplus"
@@ -72,8 +76,44 @@ func (f *fakeInventory) Get(context.Context, *referencev1.BMCReference) (*invent
 	return f.inventory, f.err
 }
 
+// fakeEvents is the event log of one machine.
+type fakeEvents struct {
+	log     backend.EventLog
+	last    uint64
+	err     error
+	appends int
+}
+
+func (f *fakeEvents) List(context.Context, *referencev1.BMCReference) (backend.EventLog, error) {
+	return f.log, f.err
+}
+
+func (f *fakeEvents) Append(_ context.Context, _ *referencev1.BMCReference, events ...*statev1.Event) error {
+	if f.err != nil {
+		return f.err
+	}
+	f.appends++
+	for _, e := range events {
+		f.last++
+		e = proto.CloneOf(e)
+		e.Sequence = f.last
+		f.log.Events = append(f.log.Events, e)
+	}
+	f.log.Revision = strconv.FormatUint(f.last, 10)
+	return nil
+}
+
+func (f *fakeEvents) Clear(_ context.Context, _ *referencev1.BMCReference, revision string) error {
+	if revision != f.log.Revision {
+		return grpcstatus.New(errorsv1.Reason_REASON_STALE_REVISION, "the log has changed")
+	}
+	f.log.Events = nil
+	return f.err
+}
+
 // bench is a mux with a machine of its own.
 type bench struct {
+	events    fakeEvents
 	inventory fakeInventory
 	sessions  []command.SessionInfo
 	power     fakePower
@@ -92,8 +132,9 @@ func newBench() *bench {
 			{ID: 7, User: "gone", Level: ipmi.PrivilegeUser, Source: netip.MustParseAddrPort("[2001:db8::1]:4000")},
 			{ID: 0x01020304, User: "operator", Level: ipmi.PrivilegeOperator, Source: netip.MustParseAddrPort("192.0.2.9:5000")},
 		},
-		power: fakePower{status: &powerv1.PowerStatus{State: powerv1.PowerState_POWER_STATE_OFF}},
-		boot:  fakeBoot{status: &bootv1.BootStatus{Mode: bootv1.FirmwareMode_FIRMWARE_MODE_UEFI}},
+		events: fakeEvents{log: backend.EventLog{Capacity: 500, Revision: "0"}},
+		power:  fakePower{status: &powerv1.PowerStatus{State: powerv1.PowerState_POWER_STATE_OFF}},
+		boot:   fakeBoot{status: &bootv1.BootStatus{Mode: bootv1.FirmwareMode_FIRMWARE_MODE_UEFI}},
 		target: command.Target{
 			DeviceGUID: ipmi.GUID{0xD0}, SystemGUID: ipmi.GUID{0x50},
 			Suites: []*rmcpplus.Suite{rmcpplus.Suite17, rmcpplus.Suite3}, State: &command.State{},
@@ -101,7 +142,7 @@ func newBench() *bench {
 		},
 	}
 	b.mux = command.New(command.Config{
-		Power: &b.power, Boot: &b.boot, Inventory: &b.inventory, Firmware: command.Firmware{Major: 1, Minor: 42},
+		Power: &b.power, Boot: &b.boot, Inventory: &b.inventory, Events: &b.events, Firmware: command.Firmware{Major: 1, Minor: 42},
 		InterfaceOf: func(a netip.Addr) (command.Interface, bool) {
 			return command.Interface{MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, Bits: 24}, a == local
 		},
@@ -148,7 +189,7 @@ func TestCommands(t *testing.T) {
 		request string
 		want    string
 	}{
-		"Get Device ID":                        {user, "06 01", "00 20010142028b0000000000" + "00000000"},
+		"Get Device ID":                        {user, "06 01", "00 20010142028f0000000000" + "00000000"},
 		"Get Device ID with data":              {user, "06 01 00", "c7"},
 		"Get Device ID outside of a session":   {none, "06 01", "d4"},
 		"Cold Reset":                           {admin, "06 02", "00"},
@@ -482,5 +523,30 @@ func TestBootOptions_setInProgress(t *testing.T) {
 	b.target.Options.SessionEnded(second.ID)
 	if got := b.send(t, first, "00 08 0001"); got != "00" {
 		t.Errorf("after the session in progress ended: %q", got)
+	}
+}
+
+// Get Device ID names the devices that are served, and no others.
+func TestGetDeviceID_support(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		config command.Config
+		want   string
+	}{
+		"all":                {command.Config{Inventory: &fakeInventory{}, Events: &fakeEvents{}}, "8f"},
+		"without inventory":  {command.Config{Events: &fakeEvents{}}, "87"},
+		"without event logs": {command.Config{Inventory: &fakeInventory{}}, "8b"},
+		"without either":     {command.Config{}, "83"},
+	} {
+		b := newBench()
+		b.mux = command.New(tc.config)
+		if got := b.send(t, session(user), "06 01"); got[13:15] != tc.want {
+			t.Errorf("%s: %s in %q, want %s", name, got[13:15], got, tc.want)
+		}
+		for request, served := range map[string]bool{"0a 10 00": tc.config.Inventory != nil, "0a 40": tc.config.Events != nil} {
+			if got := b.send(t, session(user), request); (got != "c1") != served {
+				t.Errorf("%s: %s = %q", name, request, got)
+			}
+		}
 	}
 }

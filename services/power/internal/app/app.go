@@ -19,11 +19,12 @@ func New(flags *flag.FlagSet) process.Run {
 	kubeconfig := flags.String("kubeconfig", "", "kubeconfig `file` of the cluster; empty: the pod's service account")
 	access := kubeaccess.AddFlags(flags, kubeconfig)
 	boot := addBootFlags(flags)
+	state := addStateFlags(flags)
 	return backend.Configure(flags, access, map[string]backend.Source[powerservice.Hypervisor]{
 		"kubevirt":  kubeVirt(kubeconfig, boot),
 		"simulator": backend.Simulator(func(c *remote.Client) powerservice.Hypervisor { return c }),
 	}, func(parts backend.Parts[powerservice.Hypervisor]) (backend.Service, error) {
-		return powerservice.New(powerservice.Config{
+		config := powerservice.Config{
 			Hypervisor: parts.Hypervisor,
 			Resolver:   parts.Resolver,
 			Log:        parts.Log,
@@ -32,6 +33,16 @@ func New(flags *flag.FlagSet) process.Run {
 			Audit:      sink(parts.Hypervisor),
 			Trouble:    trouble(parts.Hypervisor),
 			Admits:     boot.admits(parts.Hypervisor),
-		})
+		}
+		conn, err := state.dial()
+		if err != nil {
+			return nil, err
+		}
+		if conn == nil {
+			return powerservice.New(config)
+		}
+		config.State, config.BMCsOf = conn, bmcsOf(parts.Hypervisor)
+		service, err := powerservice.New(config)
+		return connected{service, conn}, err
 	})
 }

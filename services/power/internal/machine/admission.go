@@ -149,6 +149,7 @@ func (a admission) settle(ctx context.Context, m *hypervisor.Machine, o *record.
 				return errUnchanged
 			}
 			rec.Override, rec.Bypassed = rec.Override.Next, nil
+			rec.Power.UsedOverride = o.ID
 			return nil
 		})
 	}

@@ -82,6 +82,8 @@ type Config struct {
 	// when its instances are made (package bootoverride), rather than by its
 	// template; nil: none are.
 	Admits func(hypervisor.Ref) bool
+	// Events keeps the event logs of the machines' BMCs; nil: nobody does.
+	Events EventLog
 }
 
 // Engine carries out power actions and boot overrides.
@@ -97,6 +99,7 @@ type Engine struct {
 	boot          bootMethod
 	tell          func(machine hypervisor.Ref, action, message string)
 	admits        func(hypervisor.Ref) bool
+	teller        *teller
 	unsubscribe   func()
 
 	mu      sync.Mutex
@@ -175,6 +178,7 @@ func New(config Config) *Engine {
 	if e.shutdownGrace == 0 {
 		e.shutdownGrace = defaultShutdownGrace
 	}
+	e.teller = newTeller(e, config.Events)
 	e.boot = bootMethods{template: templatePatch{engine: e}, admission: admission{engine: e}}
 	e.unsubscribe = e.hypervisor.Subscribe(e.changed)
 	return e
@@ -188,6 +192,7 @@ func (e *Engine) Run(ctx context.Context) error {
 		return err
 	}
 	var workers sync.WaitGroup
+	e.teller.run(ctx, &workers)
 	for range defaultWorkers {
 		workers.Go(func() {
 			for {
@@ -220,6 +225,7 @@ func (e *Engine) resume(ctx context.Context) error {
 		case err == nil:
 			for _, m := range machines {
 				e.queue.add(m.Ref)
+				e.teller.changed(m.Ref)
 			}
 			return nil
 		case !errors.Is(err, hypervisor.ErrUnavailable):
@@ -237,6 +243,7 @@ func (e *Engine) resume(ctx context.Context) error {
 func (e *Engine) changed(ref hypervisor.Ref) {
 	e.followers.Changed(ref)
 	e.queue.add(ref)
+	e.teller.changed(ref)
 }
 
 // Follow returns a channel that has a value after each change of a machine's

@@ -104,6 +104,7 @@ func (e *Engine) accept(ctx context.Context, ref hypervisor.Ref, action transiti
 		if replaced != nil && replaced.Goal.EndsOff() && own.Goal.EndsOn() {
 			// Only an instance that came after the off is a new one.
 			own.InstanceUID = replaced.InstanceUID
+			own.EndsInstance = true
 		}
 		if latest != nil {
 			own.StartSent = latest.StartSent
@@ -623,6 +624,7 @@ func (e *Engine) ended(ref hypervisor.Ref, op *record.Operation) {
 		e.operationLogger(ref, op).Info("operation ended", attrs...)
 	}
 	e.followers.Changed(ref)
+	e.teller.soon(ref, 0)
 }
 
 // updateOperation changes an operation that still is under way and this

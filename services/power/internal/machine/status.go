@@ -106,8 +106,7 @@ func (e *Engine) observe(m *hypervisor.Machine, rec *record.Record) history {
 // stopCause says why an instance ended, given what is there now.
 func stopCause(uid string, now *hypervisor.Instance, op *record.Operation) StopCause {
 	switch {
-	case op != nil && op.InstanceUID == uid && op.Phase != record.Failed &&
-		(op.Goal.EndsOff() || op.Goal == transition.GoalCycle || op.Goal == transition.GoalRenew):
+	case op != nil && op.InstanceUID == uid && op.Phase != record.Failed && (op.EndsInstance || endsInstance(op.Goal)):
 		return StopCauseAction
 	case now == nil || now.UID != uid:
 		return StopCauseUnknown
@@ -116,4 +115,9 @@ func stopCause(uid string, now *hypervisor.Instance, op *record.Operation) StopC
 	default:
 		return StopCauseExternal
 	}
+}
+
+// endsInstance tells whether a goal is not reached before the instance has ended.
+func endsInstance(goal transition.Goal) bool {
+	return goal.EndsOff() || goal == transition.GoalCycle || goal == transition.GoalRenew
 }

@@ -150,7 +150,14 @@ func (t templatePatch) settle(ctx context.Context, m *hypervisor.Machine, o *rec
 			return true, nil
 		}
 		e.logger(ref).Info("boot override used", slog.String(logkey.Action, string(o.Target)))
-		return false, e.updateOverride(ctx, ref, o, func(o *record.Override) { o.Stage = record.Restoring })
+		return false, e.update(ctx, ref, func(_ *hypervisor.Machine, rec *record.Record) error {
+			if rec.Override == nil || rec.Override.ID != o.ID || rec.Override.Stage != record.Armed {
+				return errUnchanged
+			}
+			rec.Override.Stage = record.Restoring
+			rec.Power.UsedOverride = o.ID
+			return nil
+		})
 	case record.Restoring:
 		if own, _ := t.own(m, o); !shows(m, own, o.OwnMode) {
 			return false, t.setBoot(ctx, m, own, o.OwnMode)

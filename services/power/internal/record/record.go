@@ -20,6 +20,7 @@ const (
 	powerKey = "power"
 	bootKey  = bootoverride.RecordKey
 	seenKey  = "seen"
+	toldKey  = "told"
 )
 
 // Record is the power service's state of a machine.
@@ -32,6 +33,8 @@ type Record struct {
 	// Bypassed is the last override that failed since instances came without it;
 	// nil when none has, or a later one was used.
 	Bypassed *bootoverride.Bypassed
+	// Told is what the event log has been told of the machine; nil when nothing.
+	Told *Told
 
 	// others are the document's other members.
 	others map[string]json.RawMessage
@@ -46,6 +49,27 @@ type Power struct {
 	RunStrategy hypervisor.RunStrategy `json:"runStrategy,omitempty"`
 	// Reset is when the guest was last reset without a new instance.
 	Reset time.Time `json:"reset,omitzero"`
+	// UsedOverride is the last one-time boot override that was used, by the ID.
+	UsedOverride string `json:"usedOverride,omitempty"`
+}
+
+// Told is how far the event log follows the machine. What differs from it is to be
+// told.
+type Told struct {
+	// InstanceUID is the instance that was told to run; empty when none is.
+	InstanceUID string `json:"instanceUID,omitempty"`
+	// Node is where that runs.
+	Node string `json:"node,omitempty"`
+	// Moves is how often it was told to have moved.
+	Moves int `json:"moves,omitempty"`
+	// Reset is the last reset.
+	Reset time.Time `json:"reset,omitzero"`
+	// Override is the boot override in force, in words; empty when none is.
+	Override string `json:"override,omitempty"`
+	// OverrideID is the ID of that override.
+	OverrideID string `json:"overrideID,omitempty"`
+	// UsedID is the ID of the last one-time override that was used.
+	UsedID string `json:"usedID,omitempty"`
 }
 
 // Seen is what only an instance shows of a machine's hardware, kept for the time
@@ -95,6 +119,9 @@ type Operation struct {
 	// one has replaced.
 	StartSent time.Time `json:"startSent,omitzero"`
 	Message   string    `json:"message,omitempty"`
+	// EndsInstance says that the action, or one that it has replaced, ends the
+	// instance of InstanceUID.
+	EndsInstance bool `json:"endsInstance,omitempty"`
 }
 
 // Active tells whether the operation is under way; a nil one is not.
@@ -232,6 +259,12 @@ func Parse(document []byte) (*Record, error) {
 		}
 		delete(r.others, seenKey)
 	}
+	if raw, ok := r.others[toldKey]; ok {
+		if err := json.Unmarshal(raw, &r.Told); err != nil {
+			return nil, fmt.Errorf("parse what was told: %w", err)
+		}
+		delete(r.others, toldKey)
+	}
 	if raw, ok := r.others[bootoverride.BypassedKey]; ok {
 		if err := json.Unmarshal(raw, &r.Bypassed); err != nil {
 			return nil, fmt.Errorf("parse bypassed boot override: %w", err)
@@ -256,7 +289,7 @@ func (r *Record) armed() *bootoverride.Armed {
 
 // Document returns the record as JSON; nil when there is nothing to keep.
 func (r *Record) Document() ([]byte, error) {
-	members := make(map[string]any, len(r.others)+5)
+	members := make(map[string]any, len(r.others)+6)
 	for key, raw := range r.others {
 		members[key] = raw
 	}
@@ -268,6 +301,9 @@ func (r *Record) Document() ([]byte, error) {
 	}
 	if r.Seen != nil {
 		members[seenKey] = r.Seen
+	}
+	if r.Told != nil {
+		members[toldKey] = r.Told
 	}
 	if armed := r.armed(); armed != nil {
 		members[bootoverride.StateKey] = armed
