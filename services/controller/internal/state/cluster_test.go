@@ -610,7 +610,7 @@ func TestBMC_deletedAndCreatedAnew(t *testing.T) {
 	_, err = c.ListAccounts(t.Context(), &statev1.ListAccountsRequest{Bmc: s.ref})
 	wantReason(t, err, errorsv1.Reason_REASON_BMC_NOT_FOUND)
 
-	// No garbage collector runs at level api: the old objects are still there.
+	// At level api, without a garbage collector, the old objects are still there.
 	uid := s.createBMC()
 	eventually(t, "new BMC", func() bool {
 		_, err := c.ListEvents(t.Context(), &statev1.ListEventsRequest{Bmc: s.ref})
@@ -628,6 +628,69 @@ func TestBMC_deletedAndCreatedAnew(t *testing.T) {
 	}
 	if _, err := c.CreateAccount(t.Context(), create); err != nil {
 		t.Error(err)
+	}
+}
+
+// A Secret of an earlier BMC that is still there, here since somebody holds it, makes
+// way before the garbage collector comes, and its accounts are not the new BMC's.
+func TestAccounts_ofAnEarlierBMC(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := s.controller()
+	create := func(username string) error {
+		_, err := c.CreateAccount(s.Context(), &statev1.CreateAccountRequest{Bmc: s.ref, Username: username, Password: password, Role: registryv1.Role_ROLE_OPERATOR})
+		return err
+	}
+	list := func() (names []string, err error) {
+		response, err := c.ListAccounts(s.Context(), &statev1.ListAccountsRequest{Bmc: s.ref})
+		for _, account := range response.GetAccounts() {
+			names = append(names, account.GetUsername())
+		}
+		return names, err
+	}
+	if err := create("earlier"); err != nil {
+		t.Fatal(err)
+	}
+	const name = bmcName + "-bmc-accounts"
+	secrets := s.core.Secrets(s.namespace)
+	hold := func(ctx context.Context, finalizers string) error {
+		_, err := secrets.Patch(ctx, name, types.MergePatchType, []byte(`{"metadata":{"finalizers":`+finalizers+`}}`), metav1.PatchOptions{})
+		return err
+	}
+	if err := hold(t.Context(), `["bmc.kubevirt.io/test"]`); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = hold(context.Background(), "null") }) // The namespace could not go.
+	held, err := secrets.Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.bmcs.Delete(t.Context(), bmcName, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	uid := s.createBMC()
+	eventually(t, "new BMC without accounts", func() bool {
+		accounts, err := list()
+		return err == nil && len(accounts) == 0 && c.store.UID(s.namespace, bmcName) == uid
+	})
+
+	c.network.take()
+	created := make(chan error, 1)
+	go func() { created <- create("web") }()
+	eventually(t, "deletion", func() bool { return c.network.take()[http.MethodDelete] > 0 })
+	if err := hold(t.Context(), "null"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-created; err != nil {
+		t.Fatal(err)
+	}
+	accounts, err := list()
+	if err != nil || !slices.Equal(accounts, []string{"web"}) {
+		t.Errorf("the new BMC has accounts %v, %v", accounts, err)
+	}
+	secret, err := secrets.Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil || secret.UID == held.UID || len(secret.OwnerReferences) != 1 || secret.OwnerReferences[0].UID != uid {
+		t.Errorf("the Secret is %s of %v, %v", secret.UID, secret.OwnerReferences, err)
 	}
 }
 
