@@ -47,8 +47,9 @@ type routing struct {
 // freshSlices are EndpointSlices as they were moved last, so that none is moved
 // again because the cache is behind.
 type freshSlices struct {
-	mu   sync.Mutex
-	list map[client.ObjectKey]freshSlice
+	mu sync.Mutex
+	// list has the slices of each BMC, by their names.
+	list map[registry.Ref]map[string]freshSlice
 }
 
 // freshSlice is an EndpointSlice that the cache had in another version before.
@@ -57,30 +58,40 @@ type freshSlice struct {
 	is     *discoveryv1.EndpointSlice
 }
 
-// put notes what became of an EndpointSlice of the cache.
-func (f *freshSlices) put(cached, is *discoveryv1.EndpointSlice) {
+// put notes what became of a BMC's EndpointSlice of the cache.
+func (f *freshSlices) put(ref registry.Ref, cached, is *discoveryv1.EndpointSlice) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.list == nil {
-		f.list = map[client.ObjectKey]freshSlice{}
+		f.list = map[registry.Ref]map[string]freshSlice{}
 	}
-	f.list[client.ObjectKeyFromObject(is)] = freshSlice{cached.ResourceVersion, is}
+	if f.list[ref] == nil {
+		f.list[ref] = map[string]freshSlice{}
+	}
+	f.list[ref][is.Name] = freshSlice{cached.ResourceVersion, is}
 }
 
-// newest returns what is known of an EndpointSlice of the cache.
-func (f *freshSlices) newest(cached *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+// newest returns a BMC's EndpointSlices of the cache, those as they are that the
+// cache is behind with. What is known of others is dropped: the cache has seen it,
+// or they are gone.
+func (f *freshSlices) newest(ref registry.Ref, cached []discoveryv1.EndpointSlice) map[string]*discoveryv1.EndpointSlice {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	key := client.ObjectKeyFromObject(cached)
-	fresh, ok := f.list[key]
-	if !ok {
-		return cached
+	newest := make(map[string]*discoveryv1.EndpointSlice, len(cached))
+	behind := map[string]freshSlice{}
+	for i := range cached {
+		is := &cached[i]
+		newest[is.Name] = is
+		if fresh, ok := f.list[ref][is.Name]; ok && fresh.before == is.ResourceVersion && fresh.is.UID == is.UID {
+			newest[is.Name], behind[is.Name] = fresh.is, fresh
+		}
 	}
-	if fresh.before == cached.ResourceVersion && fresh.is.UID == cached.UID {
-		return fresh.is
+	if len(behind) == 0 {
+		delete(f.list, ref)
+	} else {
+		f.list[ref] = behind
 	}
-	delete(f.list, key)
-	return cached
+	return newest
 }
 
 // Reconcile implements reconcile.Reconciler.
@@ -102,13 +113,17 @@ func (r *routing) reconcile(ctx context.Context, request reconcile.Request, ref 
 	}
 	var bmc v1beta1.VirtualMachineBMC
 	if err := r.client.Get(ctx, request.NamespacedName, &bmc); err != nil {
-		return reconcile.Result{}, client.IgnoreNotFound(err) // Its EndpointSlices go with it.
+		if apierrors.IsNotFound(err) {
+			r.fresh.newest(ref, nil) // Its EndpointSlices go with it.
+		}
+		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	w := wantedOf(&bmc, r.defaults)
 	var has discoveryv1.EndpointSliceList
 	if err := r.client.List(ctx, &has, client.InNamespace(w.ref.Namespace), client.MatchingFields{indexBMC: w.ref.Name}); err != nil {
 		return reconcile.Result{}, fmt.Errorf("list EndpointSlices: %w", err)
 	}
+	newest := r.fresh.newest(ref, has.Items)
 	wants := map[string]endpointSlice{}
 	for _, protocol := range protocols {
 		status, ok := r.registry.Status(ref, protocol)
@@ -138,7 +153,7 @@ func (r *routing) reconcile(ctx context.Context, request reconcile.Request, ref 
 	behind := false // The cache is.
 	for i := range has.Items {
 		cached := &has.Items[i]
-		is := r.fresh.newest(cached)
+		is := newest[cached.Name]
 		want, ok := wants[is.Name]
 		switch {
 		case ok && want.inSync(is):
@@ -149,7 +164,7 @@ func (r *routing) reconcile(ctx context.Context, request reconcile.Request, ref 
 			err := r.client.Patch(ctx, moved, client.MergeFromWithOptions(is, client.MergeFromWithOptimisticLock{}), client.FieldOwner(fieldManager))
 			switch {
 			case err == nil:
-				r.fresh.put(cached, moved)
+				r.fresh.put(ref, cached, moved)
 			case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 				behind = true
 			default:
