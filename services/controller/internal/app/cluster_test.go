@@ -23,7 +23,6 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
-	"kubevirtbmc.dev/pkg/bmcresource/bmcresourcetest"
 	"kubevirtbmc.dev/pkg/certs"
 	"kubevirtbmc.dev/pkg/grpcclient"
 	"kubevirtbmc.dev/pkg/kubeaccess/rbactest"
@@ -90,7 +89,6 @@ func wantCount(t *testing.T, core kubernetes.Interface, namespace string, count 
 func TestRun_cluster(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	bmcs := bmcresourcetest.Install(t, s.admin)
 	core, err := kubernetes.NewForConfig(s.admin)
 	if err != nil {
 		t.Fatal(err)
@@ -147,7 +145,7 @@ func TestRun_cluster(t *testing.T) {
 		}, told)
 	}()
 	told.want(t, "admin")
-	if _, err := bmcs.Namespace(namespace).Get(t.Context(), "vm", metav1.GetOptions{}); err != nil {
+	if _, err := s.bmcs.Namespace(namespace).Get(t.Context(), "vm", metav1.GetOptions{}); err != nil {
 		t.Error(err)
 	}
 	create := func() error {
@@ -167,7 +165,7 @@ func TestRun_cluster(t *testing.T) {
 		}
 	}
 	wantCount(t, core, namespace, 3)
-	if err := bmcs.Namespace(namespace).Delete(t.Context(), "vm", metav1.DeleteOptions{}); err != nil {
+	if err := s.bmcs.Namespace(namespace).Delete(t.Context(), "vm", metav1.DeleteOptions{}); err != nil {
 		t.Error(err)
 	}
 	told.want(t, "")

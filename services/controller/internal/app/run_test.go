@@ -15,15 +15,18 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"kubevirtbmc.dev/pkg/bmcresource/bmcresourcetest"
 	"kubevirtbmc.dev/pkg/certs"
 	"kubevirtbmc.dev/pkg/grpcclient"
 	"kubevirtbmc.dev/pkg/grpcstatus"
@@ -39,13 +42,18 @@ import (
 	"kubevirtbmc.dev/services/controller/internal/registry"
 )
 
-const token = "not-a-secret"
+const (
+	token = "not-a-secret"
+	// readyTime is more than a controller needs to fill its caches.
+	readyTime = time.Minute
+)
 
 func TestMain(m *testing.M) { os.Exit(rbactest.RunPart(m, "controller")) }
 
 // site is what a controller needs, and what its callers do.
 type site struct {
 	admin         *rest.Config
+	bmcs          dynamic.NamespaceableResourceInterface
 	flags         []string
 	address, rest string
 	caFile        string
@@ -62,6 +70,7 @@ func newSite(t *testing.T) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
+	bmcs := bmcresourcetest.Install(t, config)
 	account := rbactest.New(t, config, "controller", rbactest.Where{Own: "default"})
 	authority, err := certs.NewAuthority("test", time.Hour)
 	if err != nil {
@@ -85,7 +94,7 @@ func newSite(t *testing.T) *site {
 	}
 	address := func() string { return fmt.Sprintf("127.0.0.1:%d", testport.Free(t)) }
 	s := &site{
-		admin:   config,
+		admin: config, bmcs: bmcs,
 		address: address(), rest: address(), caFile: write("ca.pem", authority.PEM()),
 		token: func() (string, error) { return token, nil },
 	}
@@ -131,6 +140,11 @@ func (s *site) run(t *testing.T, p *process.Process, run func(context.Context) e
 	case <-ready:
 	case err := <-ended:
 		t.Fatalf("the controller ended: %v", err)
+	case <-time.After(readyTime):
+		answer := httptest.NewRecorder()
+		p.Health.Handler(p.Registry).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/readyz", http.NoBody))
+		cancel()
+		t.Fatalf("after %v the controller is %s", readyTime, answer.Body)
 	}
 	return func() {
 		t.Helper()

@@ -40,8 +40,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	"kubevirtbmc.dev/api/crds"
 	"kubevirtbmc.dev/api/v1beta1"
+	"kubevirtbmc.dev/pkg/bmcresource/bmcresourcetest"
 	"kubevirtbmc.dev/pkg/grpcclient"
 	"kubevirtbmc.dev/pkg/grpcserver"
 	"kubevirtbmc.dev/pkg/kubeaccess/rbactest"
@@ -92,9 +92,6 @@ type site struct {
 	resolvers []*manual.Resolver
 }
 
-// defineOnce installs our definition.
-var defineOnce sync.Once
-
 func newSite(t *testing.T) *site {
 	t.Helper()
 	kubeconfig := os.Getenv("KUBECONFIG")
@@ -119,7 +116,7 @@ func newSite(t *testing.T) *site {
 	}
 	id := strings.ToLower(rand.Text()[:8])
 	s := &site{T: t, Client: c, config: config, system: "system-" + id, namespace: "lab-" + id}
-	defineOnce.Do(func() { s.define(crds.VirtualMachineBMC) })
+	bmcresourcetest.Install(t, config)
 	for _, name := range []string{s.system, s.namespace} {
 		s.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 		t.Cleanup(func() {

@@ -124,8 +124,6 @@ func (s *site) warned() string {
 	return list
 }
 
-var defineOnce sync.Once
-
 func newSite(t *testing.T) *site {
 	t.Helper()
 	kubeconfig := os.Getenv("KUBECONFIG")
@@ -149,7 +147,7 @@ func newSite(t *testing.T) *site {
 	if s.Client, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
 		t.Fatal(err)
 	}
-	defineOnce.Do(func() { bmcresourcetest.Install(t, config) })
+	bmcresourcetest.Install(t, config)
 	s.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}})
 	t.Cleanup(func() {
 		_ = s.Delete(context.Background(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}})
