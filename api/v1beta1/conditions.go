@@ -53,7 +53,8 @@ const (
 	// ReasonServiceReady says that the Service has what its type promises.
 	ReasonServiceReady = "ServiceReady"
 	// ReasonServiceNotReady says that the Service waits for its address, node
-	// ports or load balancer.
+	// ports or load balancer, or that there is none, as in a namespace that is
+	// being deleted.
 	ReasonServiceNotReady = "ServiceNotReady"
 	// ReasonServiceRefused says that the API server did not accept the Service,
 	// as for a node port that is taken.

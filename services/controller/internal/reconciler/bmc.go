@@ -543,10 +543,13 @@ func (r *bmcs) applyService(ctx context.Context, w wanted, want *service) (*core
 	}
 	apply := want.apply(is.UID)
 	err = r.client.Apply(ctx, apply, client.ForceOwnership, client.FieldOwner(fieldManager))
-	if apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) {
+	switch {
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		// The BMC goes with all that is in the namespace.
+		return nil, &trouble{v1beta1.ReasonServiceNotReady, fmt.Sprintf("namespace %s is being deleted", want.namespace)}, nil
+	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsBadRequest(err):
 		return nil, &trouble{v1beta1.ReasonServiceRefused, shorten(err.Error())}, nil
-	}
-	if err != nil {
+	case err != nil:
 		return nil, nil, fmt.Errorf("apply Service %s: %w", want.name, err)
 	}
 	// What the API server made of it, cluster address and node ports.

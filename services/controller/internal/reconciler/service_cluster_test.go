@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -303,6 +304,30 @@ func TestService_refused(t *testing.T) {
 	}
 	change(s, bmc, func(bmc *v1beta1.VirtualMachineBMC) { bmc.Spec.Service = nil })
 	s.wantReady(bmc)
+}
+
+// TestService_ofNamespaceThatEnds: a namespace that is being deleted takes no new
+// Service, which nobody is to blame for and nobody has to be told of.
+func TestService_ofNamespaceThatEnds(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.controller()
+	s.frontend("frontend-0", "10.0.0.10")
+	bmc := s.complete("vm")
+	s.wantReady(bmc)
+	// Pods go before all else that is in a namespace.
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "last", Finalizers: []string{"lab.example/stay"}},
+		Spec:       corev1.PodSpec{SchedulerName: "nobody", Containers: []corev1.Container{{Name: "last", Image: "none"}}},
+	}
+	s.create(pod)
+	t.Cleanup(func() { s.letGo(pod) })
+	s.remove(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}})
+	s.remove(s.service("vm-virtbmc"))
+	s.wantCondition(bmc, v1beta1.ConditionServiceReady, metav1.ConditionFalse, v1beta1.ReasonServiceNotReady)
+	if c := meta.FindStatusCondition(bmc.Status.Conditions, v1beta1.ConditionReady); c == nil || c.Message != "namespace "+s.namespace+" is being deleted" {
+		t.Errorf("Ready is %+v", c)
+	}
 }
 
 // TestService_of_another_machine: a BMC that is given another machine leaves
