@@ -224,13 +224,14 @@ func (s *site) serve() (stop func()) {
 	if err != nil {
 		s.Fatal(err)
 	}
+	policies := s.policies(s.controller)
 	instances, err := instance.New(instance.Config{
-		BMCs: known, Live: s.controller, RebootPolicy: func() bool { return false }, Log: s.log(), Metrics: s.metrics,
+		BMCs: known, Live: s.controller, RebootPolicy: policies.Have, Log: s.log(), Metrics: s.metrics,
 	})
 	if err != nil {
 		s.Fatal(err)
 	}
-	stop = s.answer(&s.target, instances, s.store.Run, known.Run)
+	stop = s.answer(&s.target, instances, s.store.Run, known.Run, policies.Run)
 	s.eventually("the API server asks, and BMCs are known", func() error {
 		if !s.store.Ready() || !known.Ready() {
 			return errors.New("BMCs are not known yet")
