@@ -59,3 +59,12 @@ func TestFreeRow_longerThanAZone(t *testing.T) {
 		t.Error("a zone has given more ports than it has")
 	}
 }
+
+func TestHostFor(t *testing.T) {
+	t.Parallel()
+	for _, server := range []string{"https://127.0.0.1:6443", "https://127.0.0.1/prefix"} {
+		if got := HostFor(t, server); got != "127.0.0.1" {
+			t.Errorf("HostFor(%s) = %s", server, got)
+		}
+	}
+}

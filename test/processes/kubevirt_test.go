@@ -16,7 +16,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -113,7 +112,7 @@ func newLab(t *testing.T) *lab {
 	})
 
 	c := newCredentials(t)
-	host := addressFor(t, config.Host)
+	host := testport.HostFor(t, config.Host)
 	webhookCert, webhookKey, webhookCA := c.issue(t, host)
 	first := testport.FreeRow(t, 5)
 	address := func(n int) string { return fmt.Sprintf("127.0.0.1:%d", first+n) }
@@ -152,21 +151,6 @@ func newLab(t *testing.T) *lab {
 		return err
 	})
 	return l
-}
-
-// addressFor is ours as the API server sees it.
-func addressFor(t *testing.T, server string) string {
-	t.Helper()
-	u, err := url.Parse(server)
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn, err := net.Dial("udp", u.Host)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	return conn.LocalAddr().(*net.UDPAddr).IP.String()
 }
 
 // issue makes the files of a certificate for a host, its key, and its issuer.

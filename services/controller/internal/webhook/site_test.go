@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/url"
 	"os"
 	"strings"
 	"sync"
@@ -152,7 +151,7 @@ func newSite(t *testing.T) *site {
 	t.Cleanup(func() {
 		_ = s.Delete(context.Background(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}})
 	})
-	s.host = addressFor(t, config.Host)
+	s.host = testport.HostFor(t, config.Host)
 	s.identity.renew(t, s.host)
 	s.target = webhook.Target{Name: "virtbmc-test-" + id, Namespace: s.namespace, Namespaces: []string{s.namespace}}
 	s.config = rbactest.New(t, config, "controller", rbactest.Where{
@@ -164,21 +163,6 @@ func newSite(t *testing.T) *site {
 		t.Fatal(err)
 	}
 	return s
-}
-
-// addressFor is ours as the API server sees it.
-func addressFor(t *testing.T, server string) string {
-	t.Helper()
-	u, err := url.Parse(server)
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn, err := net.Dial("udp", u.Host)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	return conn.LocalAddr().(*net.UDPAddr).IP.String()
 }
 
 func (s *site) eventually(what string, check func() error) {
