@@ -200,6 +200,8 @@ type bmcs struct {
 	// provided and issued are the certificates that frontends were told of.
 	provided map[registry.Ref]*provided
 	issued   map[registry.Ref]*served
+	// expiries is told of all of them.
+	expiries *expiries
 }
 
 // readSecret is a Secret as it was read last.
@@ -251,6 +253,7 @@ func (r *bmcs) forget(ref registry.Ref) {
 	delete(r.secrets, ref)
 	delete(r.provided, ref)
 	delete(r.issued, ref)
+	r.expiries.set(ref, madeHere, nil)
 	delete(r.applied, ref)
 	delete(r.routedSince, ref)
 	r.mu.Unlock()

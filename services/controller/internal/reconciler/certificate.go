@@ -182,13 +182,14 @@ func (r *bmcs) certify(ctx context.Context, o *observation) (*registryv1.Certifi
 		r.mu.Unlock()
 		own, later, condition := r.issue(o, now)
 		o.certificate = &condition
+		r.expiries.set(w.ref, madeHere, own)
 		return own.pair(), later, nil
 	}
 	p, err := r.readProvided(ctx, w, now)
 	if err != nil {
 		return nil, time.Time{}, err
 	}
-	chosen := p.choose(now)
+	chosen, by := p.choose(now), madeByUser
 	later := earlier(p.has.due(now), chosen.due(now))
 	condition := yes(v1beta1.ConditionCertificateReady, v1beta1.ReasonCertificateProvided,
 		fmt.Sprintf("the certificate of Secret %s is served", w.certificate))
@@ -198,6 +199,7 @@ func (r *bmcs) certify(ctx context.Context, o *observation) (*registryv1.Certifi
 		case nil:
 			var renew time.Time
 			chosen, renew, _ = r.issue(o, now)
+			by = madeHere
 			later = earlier(later, renew)
 			meanwhile = "one of the controller's is served"
 			if chosen == nil {
@@ -209,6 +211,7 @@ func (r *bmcs) certify(ctx context.Context, o *observation) (*registryv1.Certifi
 		condition = no(v1beta1.ConditionCertificateReady, t.reason, t.message+"; "+meanwhile)
 	}
 	o.certificate = &condition
+	r.expiries.set(w.ref, by, chosen)
 	return chosen.pair(), later, nil
 }
 
@@ -218,6 +221,7 @@ func (r *bmcs) uncertify(w wanted) {
 	defer r.mu.Unlock()
 	delete(r.provided, w.ref)
 	delete(r.issued, w.ref)
+	r.expiries.set(w.ref, madeHere, nil)
 }
 
 // issue returns a certificate of the controller's CA, when it is to be renewed,

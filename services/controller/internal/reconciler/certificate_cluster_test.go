@@ -180,11 +180,27 @@ func TestCertificates_issued(t *testing.T) {
 	s.wantReady(bmc)
 }
 
+// wantExpiry waits until the metric says when a certificate expires.
+func (s *site) wantExpiry(c *controller, maker string, certificate *registryv1.Certificate) {
+	s.Helper()
+	pair, err := tls.X509KeyPair(certificate.GetChainPem(), certificate.GetPrivateKeyPem())
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.eventually("metric of the expiry", func() error {
+		got, err := c.gauge("vbmc_controller_bmc_certificate_expiry_timestamp_seconds", maker)
+		if want := float64(pair.Leaf.NotAfter.Unix()); err == nil && got != want {
+			err = fmt.Errorf("it is %v, want %v", got, want)
+		}
+		return err
+	})
+}
+
 // A user's certificate is served, followed, and kept when its Secret goes bad.
 func TestCertificates_provided(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.controller(s.certified(certificate.Internal))
+	c := s.controller(s.certified(certificate.Internal))
 	f := s.frontend("frontend-0", "10.0.0.1")
 	secret := func(life time.Duration, name string) map[string][]byte {
 		ca, err := certs.NewAuthority("user's", 24*time.Hour)
@@ -220,13 +236,16 @@ func TestCertificates_provided(t *testing.T) {
 	s.wantCondition(bmc, v1beta1.ConditionCertificateReady, metav1.ConditionFalse, v1beta1.ReasonCertificateSecretNotFound)
 	s.wantEvent(bmc, corev1.EventTypeWarning, v1beta1.ReasonCertificateSecretNotFound)
 	own := "vm-0-virtbmc." + s.namespace + ".svc"
-	s.wantCertificate(f, bmc.Name, named(own))
+	s.wantExpiry(c, "controller", s.wantCertificate(f, bmc.Name, named(own)))
 
 	mine := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "mine", Namespace: s.namespace}, Type: corev1.SecretTypeOpaque, Data: secret(time.Hour, "first.example.com")}
 	s.create(mine)
 	s.wantCondition(bmc, v1beta1.ConditionCertificateReady, metav1.ConditionTrue, v1beta1.ReasonCertificateProvided)
 	s.wantReady(bmc)
-	s.wantCertificate(f, bmc.Name, named("first.example.com"))
+	s.wantExpiry(c, "user", s.wantCertificate(f, bmc.Name, named("first.example.com")))
+	if _, err := c.gauge("vbmc_controller_bmc_certificate_expiry_timestamp_seconds", "controller"); err == nil {
+		t.Error("the metric still has the certificate that the user's has replaced")
+	}
 	change(s, mine, func(mine *corev1.Secret) { mine.Data = secret(time.Hour, "second.example.com") })
 	s.wantCertificate(f, bmc.Name, named("second.example.com"))
 
@@ -240,10 +259,10 @@ func TestCertificates_provided(t *testing.T) {
 	change(s, mine, func(mine *corev1.Secret) { mine.Data = secret(4*time.Second, "short.example.com") })
 	s.wantCondition(bmc, v1beta1.ConditionCertificateReady, metav1.ConditionTrue, v1beta1.ReasonCertificateProvided)
 	s.wantCondition(bmc, v1beta1.ConditionCertificateReady, metav1.ConditionFalse, v1beta1.ReasonCertificateExpired)
-	s.wantCertificate(f, bmc.Name, named("short.example.com"))
+	s.wantExpiry(c, "user", s.wantCertificate(f, bmc.Name, named("short.example.com")))
 	change(s, bmc, func(bmc *v1beta1.VirtualMachineBMC) { bmc.Spec.Redfish = nil })
 	s.wantCondition(bmc, v1beta1.ConditionCertificateReady, metav1.ConditionTrue, v1beta1.ReasonCertificateIssued)
-	s.wantCertificate(f, bmc.Name, named(own))
+	s.wantExpiry(c, "controller", s.wantCertificate(f, bmc.Name, named(own)))
 }
 
 // Without cert-manager, where it is to make the certificates, the condition says

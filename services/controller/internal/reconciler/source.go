@@ -139,6 +139,7 @@ type Source struct {
 	manager  manager.Manager
 	apis     *apis
 	rights   *rights
+	expiries *expiries
 	// agents are the objects of dedicated agents; nil: there are none.
 	agents *optional
 	// labeled are the namespaces whose labels select machines; nil: none do.
@@ -174,6 +175,9 @@ func New(config Config) (*Source, error) {
 		return nil, err
 	}
 	if s.rights, err = newRights(config.Metrics); err != nil {
+		return nil, err
+	}
+	if s.expiries, err = newExpiries(config.Metrics); err != nil {
 		return nil, err
 	}
 	for transport, allocator := range map[string]*port.Allocator[portOwner]{"udp": s.ports.udp, "tcp": s.ports.tcp} {
@@ -425,7 +429,7 @@ func (s *Source) setupBMCs(ctx context.Context, accounts Accounts) error {
 		waiting: map[registry.Ref]struct{}{}, secrets: map[registry.Ref]readSecret{}, applied: map[registry.Ref]service{},
 		routedSince: map[registry.Ref]time.Time{}, routeTime: s.config.RouteTime,
 		certificates: s.config.Certificates, domain: s.config.ClusterDomain,
-		provided: map[registry.Ref]*provided{}, issued: map[registry.Ref]*served{},
+		provided: map[registry.Ref]*provided{}, issued: map[registry.Ref]*served{}, expiries: s.expiries,
 	}
 	b := builder.ControllerManagedBy(s.manager).Named("virtualmachinebmc").
 		WithOptions(controller.Options{MaxConcurrentReconciles: bmcWorkers}).
