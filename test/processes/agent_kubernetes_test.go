@@ -34,13 +34,14 @@ import (
 // address of a pod is.
 const agentHost = "127.84.66.77"
 
-// objects makes objects in namespace default, for as long as the test.
+// objects makes objects in a namespace, for as long as the test.
 type objects struct {
 	t *testing.T
 	dynamic.Interface
+	namespace string
 }
 
-func newObjects(t *testing.T) objects {
+func newObjects(t *testing.T, namespace string) objects {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
 	if err != nil {
@@ -51,7 +52,7 @@ func newObjects(t *testing.T) objects {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return objects{t, client}
+	return objects{t, client, namespace}
 }
 
 func (o objects) create(resource schema.GroupVersionResource, manifest string) {
@@ -60,7 +61,7 @@ func (o objects) create(resource schema.GroupVersionResource, manifest string) {
 	if err := yaml.Unmarshal([]byte(manifest), &object.Object); err != nil {
 		o.t.Fatal(err)
 	}
-	client := o.Resource(resource).Namespace("default")
+	client := o.Resource(resource).Namespace(o.namespace)
 	if _, err := client.Create(o.t.Context(), object, metav1.CreateOptions{}); err != nil {
 		o.t.Fatal(err)
 	}
@@ -89,7 +90,7 @@ var (
 func TestAgent_callerOfKubernetes(t *testing.T) {
 	t.Parallel()
 	needClients(t, "ipmitool", "curl")
-	a, c, o := newAccounts(t), newCredentials(t), newObjects(t)
+	a, c, o := newAccounts(t), newCredentials(t), newObjects(t, "default")
 	bmcresourcetest.Install(t, a.rest)
 	for _, name := range []string{"sim-0", "sim-1"} {
 		o.create(machineResource, `{apiVersion: kubevirt.io/v1, kind: VirtualMachine, metadata: {name: `+name+`}, spec: {runStrategy: Halted, template: {spec: {domain: {devices: {}, memory: {guest: 64Mi}}}}}}`)
@@ -238,13 +239,13 @@ func (o objects) collect(bmcs ...string) {
 	} {
 		for _, bmc := range bmcs {
 			selector := metav1.ListOptions{LabelSelector: "kubevirt.io/virtualmachinebmc-name=" + bmc}
-			list, err := o.Resource(resource).Namespace("default").List(context.Background(), selector)
+			list, err := o.Resource(resource).Namespace(o.namespace).List(context.Background(), selector)
 			if err != nil {
 				o.t.Error(err)
 				continue
 			}
 			for _, item := range list.Items {
-				if err := o.Resource(resource).Namespace("default").Delete(context.Background(), item.GetName(), metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+				if err := o.Resource(resource).Namespace(o.namespace).Delete(context.Background(), item.GetName(), metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 					o.t.Error(err)
 				}
 			}
