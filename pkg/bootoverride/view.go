@@ -34,6 +34,9 @@ type View struct {
 	// OwnMode is the template's own firmware mode, to be restored; empty: it is
 	// not changed.
 	OwnMode hypervisor.FirmwareMode
+	// Own are the template's devices with their own orders, to be restored, in no
+	// order; nil: those are not changed.
+	Own []hypervisor.BootDevice
 }
 
 // record is the part of the power service's record that people are told of.
@@ -47,6 +50,9 @@ type record struct {
 	InstanceUID string                  `json:"instanceUID"`
 	OwnMode     hypervisor.FirmwareMode `json:"ownMode"`
 	Next        *record                 `json:"next"`
+
+	Own   map[string]int                   `json:"own"`
+	Kinds map[string]hypervisor.DeviceKind `json:"kinds"`
 }
 
 // devices are the kinds of device, by the names that records have for them.
@@ -74,8 +80,12 @@ func ViewOf(state []byte) (*View, *Bypassed, error) {
 	if r == nil || r.Stage == "Idle" || r.Persistence != "Once" && r.Persistence != "Continuous" {
 		return nil, document.Bypassed, nil
 	}
-	return &View{
+	view := &View{
 		ID: r.ID, Device: devices[r.Target], Continuous: r.Persistence == "Continuous", Mode: r.Mode,
 		ByAdmission: r.Strategy == "Admission", InstanceUID: r.InstanceUID, OwnMode: r.OwnMode,
-	}, document.Bypassed, nil
+	}
+	for name, kind := range r.Kinds {
+		view.Own = append(view.Own, hypervisor.BootDevice{Name: name, Kind: kind, Order: r.Own[name]})
+	}
+	return view, document.Bypassed, nil
 }

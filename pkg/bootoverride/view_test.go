@@ -8,10 +8,13 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"kubevirtbmc.dev/pkg/bootoverride"
 	"kubevirtbmc.dev/pkg/hypervisor"
 )
+
+var inAnyOrder = cmpopts.SortSlices(func(a, b hypervisor.BootDevice) bool { return a.Name < b.Name })
 
 func TestViewOf(t *testing.T) {
 	t.Parallel()
@@ -34,6 +37,12 @@ func TestViewOf(t *testing.T) {
 			`{"boot":{"id":"x","target":"HDD","persistence":"Continuous","mode":"UEFI","stage":"Arming","ownMode":"BIOS"}}`,
 			&bootoverride.View{ID: "x", Device: hypervisor.DeviceDisk, Continuous: true, Mode: hypervisor.FirmwareUEFI, OwnMode: hypervisor.FirmwareBIOS},
 			nil, false,
+		},
+		"with the template's own orders": {
+			`{"boot":{"id":"x","target":"CD","persistence":"Once","stage":"Armed","own":{"root":1,"iso":0},"planned":{"root":2,"iso":1},"kinds":{"root":"disk","iso":"cdrom"}}}`,
+			&bootoverride.View{ID: "x", Device: hypervisor.DeviceCDROM, Own: []hypervisor.BootDevice{
+				{Name: "iso", Kind: hypervisor.DeviceCDROM}, {Name: "root", Kind: hypervisor.DeviceDisk, Order: 1},
+			}}, nil, false,
 		},
 		"a firmware mode alone": {
 			`{"boot":{"id":"x","target":"None","persistence":"Once","mode":"BIOS","stage":"Armed"}}`,
@@ -67,7 +76,7 @@ func TestViewOf(t *testing.T) {
 			if (err != nil) != test.fails {
 				t.Fatalf("error %v", err)
 			}
-			if diff := cmp.Diff(test.want, got); diff != "" {
+			if diff := cmp.Diff(test.want, got, inAnyOrder); diff != "" {
 				t.Errorf("ViewOf(%s) mismatch (-want +got):\n%s", test.state, diff)
 			}
 			if diff := cmp.Diff(test.bypassed, lost); diff != "" {

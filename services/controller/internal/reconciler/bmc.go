@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -750,6 +751,14 @@ func overrideStatus(machine types.UID, o *bootoverride.View) *v1beta1.BootOverri
 	}
 	if o.ByAdmission {
 		status.Strategy = v1beta1.BootOverrideStrategyAdmission
+	}
+	for _, device := range o.Own {
+		if status.BootOrders == nil {
+			status.BootOrders = map[string]int64{}
+		}
+		// An interface that has a disk's name has another one among devices.
+		name := strings.TrimPrefix(device.Name, "interface/")
+		status.BootOrders[string(device.Kind)+":"+name] = int64(device.Order)
 	}
 	return status
 }

@@ -91,10 +91,12 @@ func TestBootOverride(t *testing.T) {
 	}
 	s.remember(bmc, string(uid), armed)
 	s.wantOverride(bmc, one)
-	s.remember(bmc, string(uid), `{"boot":{"id":"two","target":"HDD","persistence":"Continuous","mode":"UEFI","stage":"Armed","ownMode":"BIOS"}}`)
+	s.remember(bmc, string(uid), `{"boot":{"id":"two","target":"HDD","persistence":"Continuous","mode":"UEFI","stage":"Armed","ownMode":"BIOS",`+
+		`"own":{"root":2,"iso":0,"interface/root":1},"kinds":{"root":"disk","iso":"cdrom","interface/root":"interface"}}}`)
 	s.wantOverride(bmc, &v1beta1.BootOverrideStatus{
 		Mode: v1beta1.BootOverrideModePersistent, VMUID: uid, ID: "two", Strategy: v1beta1.BootOverrideStrategyTemplate,
 		Target: v1beta1.BootTargetHDD, Firmware: v1beta1.BootFirmwareUEFI, OriginalFirmware: v1beta1.BootFirmwareLegacy,
+		BootOrders: map[string]int64{"disk:root": 2, "cdrom:iso": 0, "interface:root": 1},
 	})
 	s.remember(bmc, string(uid), `{"boot":{"id":"three","target":"None","persistence":"Disabled","stage":"Idle"},"bypassed":{"id":"lost","time":"2026-12-02T09:00:00Z"}}`)
 	s.wantOverride(bmc, nil)

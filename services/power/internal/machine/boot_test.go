@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -15,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"kubevirtbmc.dev/pkg/bootorder"
+	"kubevirtbmc.dev/pkg/bootoverride"
 	"kubevirtbmc.dev/pkg/hypervisor"
 	"kubevirtbmc.dev/pkg/hypervisor/simulator"
 	"kubevirtbmc.dev/services/power/internal/machine"
@@ -77,6 +80,41 @@ func TestEngine_onceBootsOnceAndLeavesNothing(t *testing.T) {
 		b.orders(own)
 		b.do(transition.ActionPowerCycle)
 		b.bootedFrom("rootdisk")
+	})
+}
+
+// TestEngine_viewOfOwnOrders: readers of the record learn the template's own orders,
+// with the kinds of the devices, for as long as an override is in its place.
+func TestEngine_viewOfOwnOrders(t *testing.T) {
+	t.Parallel()
+	bubble(t, withISO, func(b *bed) {
+		want := func(want []hypervisor.BootDevice) {
+			b.Helper()
+			view, _, err := bootoverride.ViewOf(b.get().State)
+			if err != nil {
+				b.Fatal(err)
+			}
+			var got []hypervisor.BootDevice
+			if view != nil {
+				got = view.Own
+			}
+			slices.SortFunc(got, func(a, b hypervisor.BootDevice) int { return strings.Compare(a.Name, b.Name) })
+			if diff := cmp.Diff(want, got); diff != "" {
+				b.Errorf("own orders in view mismatch (-want +got)\n%s", diff)
+			}
+		}
+		devices := []hypervisor.BootDevice{
+			{Name: "cdrom", Kind: hypervisor.DeviceCDROM},
+			{Name: "default", Kind: hypervisor.DeviceInterface, Order: 2},
+			{Name: "rootdisk", Kind: hypervisor.DeviceDisk, Order: 1},
+		}
+		want(nil)
+		b.arm(record.Once, record.TargetPXE)
+		want(devices)
+		b.arm(record.Continuous, record.TargetCD)
+		want(devices)
+		b.arm(record.Disabled, record.TargetNone)
+		want(nil)
 	})
 }
 

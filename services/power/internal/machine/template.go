@@ -27,7 +27,7 @@ func (t templatePatch) arm(m *hypervisor.Machine, next, earlier *record.Override
 	}
 	next.Before = bootorder.Orders(m.Devices)
 	own, mode := t.own(m, earlier)
-	next.Own = own
+	keepOwn(m, next, own)
 	next.Planned = plan(m, next.Target, own)
 	planMode(m, next, mode)
 	return next
@@ -40,6 +40,17 @@ func plan(m *hypervisor.Machine, target record.Target, own map[string]int) map[s
 		return own
 	}
 	return bootorder.Plan(m.Devices, own, target.Device())
+}
+
+// keepOwn notes in an override the orders that the machine's template has without
+// it.
+func keepOwn(m *hypervisor.Machine, o *record.Override, own map[string]int) {
+	o.Own, o.Kinds = own, make(map[string]hypervisor.DeviceKind, len(own))
+	for _, d := range m.Devices {
+		if _, ok := own[d.Name]; ok {
+			o.Kinds[d.Name] = d.Kind
+		}
+	}
 }
 
 // planMode says in an override which firmware mode it wants over the machine's
@@ -81,7 +92,7 @@ func (t templatePatch) takeBack(m *hypervisor.Machine, failed, earlier *record.O
 		// It was to be cleared: what was written is the template's own.
 		back.Before = own
 	}
-	back.Own = own
+	keepOwn(m, &back, own)
 	if planned := plan(m, back.Target, own); planned != nil {
 		back.Planned = planned
 	}
@@ -132,7 +143,10 @@ func (t templatePatch) settle(ctx context.Context, m *hypervisor.Machine, o *rec
 		}
 		if !sameOrders(planned, o.Planned) || !sameOrders(own, o.Own) {
 			// Somebody has changed the template since it was recorded.
-			return false, e.updateOverride(ctx, ref, o, func(o *record.Override) { o.Own, o.Planned = own, planned })
+			return false, e.updateOverride(ctx, ref, o, func(o *record.Override) {
+				keepOwn(m, o, own)
+				o.Planned = planned
+			})
 		}
 		if !shows(m, planned, o.PlannedMode) {
 			return false, t.setBoot(ctx, m, planned, o.PlannedMode)

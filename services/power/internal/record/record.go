@@ -213,6 +213,8 @@ type Override struct {
 	// device without an order has 0.
 	Own     map[string]int `json:"own,omitempty"`
 	Planned map[string]int `json:"planned,omitempty"`
+	// Kinds are what the devices of Own are, for those who read of them.
+	Kinds map[string]hypervisor.DeviceKind `json:"kinds,omitempty"`
 	// OwnMode and PlannedMode are the same for the firmware mode; empty where the
 	// override leaves it alone.
 	OwnMode     hypervisor.FirmwareMode `json:"ownMode,omitempty"`
