@@ -99,7 +99,7 @@ func New(cfg Config) (*Frontend, error) {
 		Listen: cfg.Listen,
 		Mux: command.New(command.Config{
 			Power: backend.NewPower(cfg.Power), Boot: backend.NewBoot(cfg.Boot), Inventory: inventory, Events: events, Firmware: firmware,
-			InterfaceOf: hostnet.InterfaceOf,
+			InterfaceOf: hostnet.InterfaceOf, Log: cfg.Log,
 		}),
 		Inventory: inventory,
 		Events:    events,

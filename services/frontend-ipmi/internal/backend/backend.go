@@ -21,8 +21,9 @@ import (
 type Power interface {
 	// Status returns a machine's power status.
 	Status(ctx context.Context, bmc *referencev1.BMCReference) (*powerv1.PowerStatus, error)
-	// Transition returns as soon as the action is accepted. It is idempotent.
-	Transition(ctx context.Context, bmc *referencev1.BMCReference, action powerv1.PowerAction) error
+	// Transition returns as soon as the action is accepted, and the id of its
+	// operation. It is idempotent.
+	Transition(ctx context.Context, bmc *referencev1.BMCReference, action powerv1.PowerAction) (operation string, err error)
 }
 
 // Boot reads and changes the boot override of machines.
@@ -53,9 +54,9 @@ func (c powerClient) Status(ctx context.Context, bmc *referencev1.BMCReference) 
 	return response.GetStatus(), err
 }
 
-func (c powerClient) Transition(ctx context.Context, bmc *referencev1.BMCReference, action powerv1.PowerAction) error {
-	_, err := c.client.TransitionPower(ctx, &powerv1.TransitionPowerRequest{Bmc: bmc, Action: action})
-	return err
+func (c powerClient) Transition(ctx context.Context, bmc *referencev1.BMCReference, action powerv1.PowerAction) (string, error) {
+	response, err := c.client.TransitionPower(ctx, &powerv1.TransitionPowerRequest{Bmc: bmc, Action: action})
+	return response.GetStatus().GetOperation().GetId(), err
 }
 
 // NewBoot returns the Boot of a connection to a BootService.

@@ -157,6 +157,21 @@ func (o *BootOptions) setProgress(session uint32, value byte) ipmi.CompletionCod
 	return ipmi.OK
 }
 
+// Bits of boot flag valid bit clearing (IPMI v2.0 table 28-14, parameter 3): what
+// does not clear it.
+const (
+	keepOnWatchdog = 0x04
+	keepOnTimeout  = 0x08
+)
+
+// keepsOnWatchdog tells whether a one-time override counts for a restart that the
+// watchdog timer asks for.
+func (o *BootOptions) keepsOnWatchdog() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.clearing&keepOnWatchdog != 0
+}
+
 func (o *BootOptions) mark(option byte, invalid bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -224,13 +239,18 @@ func overrideOf(flags []byte) (*bootv1.BootOverride, bool) {
 		return nil, false
 	}
 	if flags[0]&flagValid == 0 || override.GetTarget() == bootv1.BootTarget_BOOT_TARGET_NONE {
-		return &bootv1.BootOverride{
-			Persistence: bootv1.BootPersistence_BOOT_PERSISTENCE_DISABLED,
-			Target:      bootv1.BootTarget_BOOT_TARGET_NONE,
-			BootFlags:   flags,
-		}, true
+		return noOverride(flags), true
 	}
 	return override, true
+}
+
+// noOverride takes an override back.
+func noOverride(flags []byte) *bootv1.BootOverride {
+	return &bootv1.BootOverride{
+		Persistence: bootv1.BootPersistence_BOOT_PERSISTENCE_DISABLED,
+		Target:      bootv1.BootTarget_BOOT_TARGET_NONE,
+		BootFlags:   flags,
+	}
 }
 
 // flagsOf returns the boot flags that a client wrote or, for an override that

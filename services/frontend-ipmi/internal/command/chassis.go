@@ -120,7 +120,8 @@ func (c chassis) control(ctx context.Context, r *Request) (ipmi.CompletionCode, 
 	default:
 		return ipmi.ParameterOutOfRange, nil
 	}
-	return backend.CompletionCode(c.power.Transition(ctx, r.Target.Reference, action)), nil
+	_, err := c.power.Transition(ctx, r.Target.Reference, action)
+	return backend.CompletionCode(err), nil
 }
 
 // chassisIdentify answers Chassis Identify (IPMI v2.0 section 28.5): there is no
@@ -151,8 +152,11 @@ func (c chassis) restartCause(ctx context.Context, r *Request) (ipmi.CompletionC
 		unknown        = 0x00
 		chassisControl = 0x01
 		powerButton    = 0x03
+		watchdogTimer  = 0x04
 	)
 	switch {
+	case r.Target.byWatchdog(status.GetOperation().GetId()):
+		return ipmi.OK, []byte{watchdogTimer, 0}
 	case byCommand(status):
 		return ipmi.OK, []byte{chassisControl, channelLAN}
 	case status.GetOperation().GetAction() == powerv1.PowerAction_POWER_ACTION_PUSH_POWER_BUTTON:

@@ -4,6 +4,7 @@
 package command
 
 import (
+	"log/slog"
 	"net/netip"
 
 	"kubevirtbmc.dev/services/frontend-ipmi/internal/backend"
@@ -22,12 +23,17 @@ type Config struct {
 	// InterfaceOf finds the host's network interface that has an address; nil:
 	// none has.
 	InterfaceOf func(netip.Addr) (Interface, bool)
+	// Log gets what happens between commands; nil: nobody does.
+	Log *slog.Logger
 }
 
 // New returns a mux with all commands that are served.
 func New(cfg Config) *Mux {
 	if cfg.InterfaceOf == nil {
 		cfg.InterfaceOf = func(netip.Addr) (Interface, bool) { return Interface{}, false }
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	m := NewMux()
 	support := byte(deviceSupport)
@@ -39,6 +45,7 @@ func New(cfg Config) *Mux {
 		support |= fruSupport
 	}
 	registerApp(m, cfg.Firmware, support)
+	registerWatchdog(m, dog{power: cfg.Power, boot: cfg.Boot, events: cfg.Events, log: cfg.Log})
 	registerSession(m)
 	registerChassis(m, cfg.Power)
 	registerBoot(m, cfg.Boot)

@@ -8,8 +8,10 @@ import (
 	"encoding/hex"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -31,31 +33,55 @@ import (
 
 // fakePower is the power side of one machine.
 type fakePower struct {
+	mu     sync.Mutex
 	status *powerv1.PowerStatus
 	err    error
 	did    []powerv1.PowerAction
 }
 
 func (f *fakePower) Status(context.Context, *referencev1.BMCReference) (*powerv1.PowerStatus, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	return f.status, f.err
 }
 
-func (f *fakePower) Transition(_ context.Context, _ *referencev1.BMCReference, action powerv1.PowerAction) error {
+func (f *fakePower) Transition(_ context.Context, _ *referencev1.BMCReference, action powerv1.PowerAction) (string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.did = append(f.did, action)
-	return f.err
+	return "operation", f.err
+}
+
+// actions are those that were asked for.
+func (f *fakePower) actions() []powerv1.PowerAction {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.did)
+}
+
+// set changes what the machine says from now on.
+func (f *fakePower) set(status *powerv1.PowerStatus, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.status, f.err = status, err
 }
 
 // fakeBoot is the boot side of one machine.
 type fakeBoot struct {
+	mu     sync.Mutex
 	status *bootv1.BootStatus
 	err    error
 }
 
 func (f *fakeBoot) Status(context.Context, *referencev1.BMCReference) (*bootv1.BootStatus, error) {
-	return f.status, f.err
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return proto.CloneOf(f.status), f.err
 }
 
 func (f *fakeBoot) SetOverride(_ context.Context, _ *referencev1.BMCReference, override *bootv1.BootOverride) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if f.err == nil {
 		f.status.Override = override
 	}
@@ -78,21 +104,31 @@ func (f *fakeInventory) Get(context.Context, *referencev1.BMCReference) (*invent
 
 // fakeEvents is the event log of one machine.
 type fakeEvents struct {
-	log     backend.EventLog
-	last    uint64
-	err     error
-	appends int
+	mu   sync.Mutex
+	log  backend.EventLog
+	last uint64
+	err  error
+}
+
+// entries are those of the log.
+func (f *fakeEvents) entries() []*statev1.Event {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.log.Events)
 }
 
 func (f *fakeEvents) List(context.Context, *referencev1.BMCReference) (backend.EventLog, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	return f.log, f.err
 }
 
 func (f *fakeEvents) Append(_ context.Context, _ *referencev1.BMCReference, events ...*statev1.Event) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if f.err != nil {
 		return f.err
 	}
-	f.appends++
 	for _, e := range events {
 		f.last++
 		e = proto.CloneOf(e)
@@ -104,6 +140,8 @@ func (f *fakeEvents) Append(_ context.Context, _ *referencev1.BMCReference, even
 }
 
 func (f *fakeEvents) Clear(_ context.Context, _ *referencev1.BMCReference, revision string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if revision != f.log.Revision {
 		return grpcstatus.New(errorsv1.Reason_REASON_STALE_REVISION, "the log has changed")
 	}

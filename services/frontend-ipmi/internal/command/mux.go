@@ -9,11 +9,13 @@ package command
 import (
 	"context"
 	"net/netip"
+	"sync"
 
 	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
 	"kubevirtbmc.dev/services/frontend-ipmi/internal/ipmi"
 	"kubevirtbmc.dev/services/frontend-ipmi/internal/rmcpplus"
 	"kubevirtbmc.dev/services/frontend-ipmi/internal/sol"
+	"kubevirtbmc.dev/services/frontend-ipmi/internal/watchdog"
 )
 
 // Session is what a command sees and may change of the session that it came in.
@@ -55,6 +57,29 @@ type State struct {
 	SDR Reservation
 	// SEL is the reservation of the System Event Log.
 	SEL Reservation
+	// Background runs a function beside the commands, under a context that ends
+	// with the server.
+	Background func(func(context.Context))
+
+	dogMu     sync.Mutex
+	dog       *watchdog.Timer
+	dogClosed bool
+	// barked is the operation that the watchdog timer has asked for last.
+	barked string
+}
+
+// noteWatchdog remembers what the watchdog timer has asked for.
+func (s *State) noteWatchdog(operation string) {
+	s.dogMu.Lock()
+	defer s.dogMu.Unlock()
+	s.barked = operation
+}
+
+// byWatchdog tells whether the watchdog timer has asked for an operation.
+func (s *State) byWatchdog(operation string) bool {
+	s.dogMu.Lock()
+	defer s.dogMu.Unlock()
+	return operation != "" && s.barked == operation
 }
 
 // SessionInfo is what commands tell of an active session.

@@ -27,6 +27,10 @@ const (
 	selOEMNoTime   = 0xE0
 	selLastID      = 0xFFFE
 	selNever       = 0xFFFFFFFF
+
+	selEventRevision  = 0x04
+	selSensorSpecific = 0x6F
+	selUnspecified    = 0xFF
 )
 
 // sel has the SEL commands of IPMI v2.0 section 31. The log is StateService's:
@@ -224,12 +228,7 @@ var selEvents = map[statev1.EventCode]struct{ sensorType, sensor, offset byte }{
 // selRecord is the record of an entry (IPMI v2.0 section 32): the client's own,
 // what follows from the code, or else an OEM record with the message's beginning.
 func selRecord(e *statev1.Event) []byte {
-	const (
-		eventRevision  = 0x04
-		sensorSpecific = 0x6F
-		unspecified    = 0xFF
-		oemText        = 6
-	)
+	const oemText = 6
 	if record := bytes.Clone(e.GetIpmiRecord()); len(record) == selRecordSize {
 		binary.LittleEndian.PutUint16(record, recordID(e))
 		return record
@@ -244,7 +243,7 @@ func selRecord(e *statev1.Event) []byte {
 		return record
 	}
 	record[2] = selSystemEvent
-	copy(record[7:], []byte{ipmi.AddressBMC, 0, eventRevision, event.sensorType, event.sensor, sensorSpecific, event.offset, unspecified, unspecified})
+	copy(record[7:], []byte{ipmi.AddressBMC, 0, selEventRevision, event.sensorType, event.sensor, selSensorSpecific, event.offset, selUnspecified, selUnspecified})
 	return record
 }
 

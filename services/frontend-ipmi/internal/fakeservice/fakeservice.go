@@ -211,7 +211,7 @@ func (s *Services) TransitionPower(ctx context.Context, r *powerv1.TransitionPow
 			return nil, grpcstatus.New(errorsv1.Reason_REASON_INVALID_POWER_STATE, "machine is off")
 		}
 	}
-	m.Power.Operation = &powerv1.Operation{Action: r.GetAction(), Phase: powerv1.OperationPhase_OPERATION_PHASE_SUCCEEDED}
+	m.Power.Operation = &powerv1.Operation{Id: fmt.Sprint("operation-", len(s.calls)), Action: r.GetAction(), Phase: powerv1.OperationPhase_OPERATION_PHASE_SUCCEEDED}
 	return &powerv1.TransitionPowerResponse{Status: proto.CloneOf(&m.Power)}, nil
 }
 

@@ -36,6 +36,8 @@ const (
 	ParameterNotSupported CompletionCode = 0x80
 	SetAlreadyInProgress  CompletionCode = 0x81
 	ParameterReadOnly     CompletionCode = 0x82
+	// Reset Watchdog Timer (IPMI v2.0 section 27.5).
+	WatchdogUninitialized CompletionCode = 0x80
 	// Set Session Privilege Level (IPMI v2.0 section 22.18).
 	LevelNotAvailable CompletionCode = 0x80
 	LevelExceedsLimit CompletionCode = 0x81

@@ -53,7 +53,9 @@ type endpoint struct {
 func newEndpoint(s *Server, b *bmc, sock datagramConn) *endpoint {
 	e := &endpoint{server: s, socket: sock, reference: b.reference, table: session.NewTable(s.cfg.Limits)}
 	e.parameters = sol.NewParameters()
-	e.setBMC(b, b.guid, &command.State{})
+	e.setBMC(b, b.guid, &command.State{Background: func(f func(context.Context)) {
+		s.readers.Go(func() { f(s.ctx) })
+	}})
 	return e
 }
 
@@ -348,6 +350,7 @@ func (e *endpoint) close() {
 	for s := range e.table.All() {
 		e.end(s, "no longer served here")
 	}
+	e.target.Close()
 	e.socket.close()
 }
 

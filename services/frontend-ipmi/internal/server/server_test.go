@@ -77,11 +77,11 @@ func (f fakePower) Status(ctx context.Context, _ *referencev1.BMCReference) (*po
 	return &powerv1.PowerStatus{State: powerv1.PowerState_POWER_STATE_ON}, f.wait(ctx)
 }
 
-func (f fakePower) Transition(ctx context.Context, _ *referencev1.BMCReference, action powerv1.PowerAction) error {
+func (f fakePower) Transition(ctx context.Context, _ *referencev1.BMCReference, action powerv1.PowerAction) (string, error) {
 	f.mu.Lock()
 	f.actions = append(f.actions, action)
 	f.mu.Unlock()
-	return f.wait(ctx)
+	return "operation", f.wait(ctx)
 }
 
 type fakeBoot struct{ *fakeBackend }
