@@ -6,6 +6,9 @@ package command
 import (
 	"context"
 	"sync"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	bootv1 "kubevirtbmc.dev/proto/gen/go/bmc/boot/v1"
 	"kubevirtbmc.dev/services/frontend-ipmi/internal/backend"
@@ -87,7 +90,11 @@ func (c boot) set(ctx context.Context, r *Request) (ipmi.CompletionCode, []byte)
 	option, invalid, data := r.Data[0]&optionMask, r.Data[0]&optionInvalidBit != 0, r.Data[1:]
 	o := &r.Target.Options
 	if option != optionBootFlags {
-		return o.set(r.Session.ID, option, invalid, data), nil
+		code := o.set(r.Session.ID, option, invalid, data)
+		if code == ipmi.OK && option == optionFlagClearing && len(data) > 0 {
+			code = c.revalidate(ctx, r)
+		}
+		return code, nil
 	}
 	if len(data) == 0 {
 		o.mark(optionBootFlags, invalid)
@@ -100,11 +107,44 @@ func (c boot) set(ctx context.Context, r *Request) (ipmi.CompletionCode, []byte)
 	if !ok {
 		return ipmi.InvalidDataField, nil
 	}
+	if override.GetPersistence() == bootv1.BootPersistence_BOOT_PERSISTENCE_ONCE {
+		override.Validity = o.validity()
+	}
 	if code := backend.CompletionCode(c.boot.SetOverride(ctx, r.Target.Reference, override)); code != ipmi.OK {
 		return code, nil
 	}
 	o.mark(optionBootFlags, invalid)
 	return ipmi.OK, nil
+}
+
+// revalidate has an override that an IPMI client has set follow a new flag
+// clearing: clients may write the parameters in either order.
+func (c boot) revalidate(ctx context.Context, r *Request) ipmi.CompletionCode {
+	status, err := c.boot.Status(ctx, r.Target.Reference)
+	if err != nil {
+		return backend.CompletionCode(err)
+	}
+	override, validity := status.GetOverride(), r.Target.Options.validity()
+	if override.GetPersistence() != bootv1.BootPersistence_BOOT_PERSISTENCE_ONCE || len(override.GetBootFlags()) == 0 ||
+		override.GetValidity().AsDuration() == validity.AsDuration() {
+		return ipmi.OK
+	}
+	changed, _ := overrideOf(override.GetBootFlags())
+	changed.Validity = validity
+	return backend.CompletionCode(c.boot.SetOverride(ctx, r.Target.Reference, changed))
+}
+
+// validity is how long a one-time override waits for a Chassis Control command: 60 s
+// (IPMI v2.0 table 28-14, parameter 3, bit 3), or for ever. A persistent one is for
+// all starts, from when it is set.
+func (o *BootOptions) validity() *durationpb.Duration {
+	const countdown = 60 * time.Second
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.clearing&keepOnTimeout != 0 {
+		return nil
+	}
+	return durationpb.New(countdown)
 }
 
 // set stores an option of the frontend's own. Without data only its mark

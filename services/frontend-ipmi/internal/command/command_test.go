@@ -13,10 +13,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"kubevirtbmc.dev/pkg/grpcstatus"
 	bootv1 "kubevirtbmc.dev/proto/gen/go/bmc/boot/v1"
@@ -452,6 +454,9 @@ func TestBootFlags_writtenByIPMI(t *testing.T) {
 			t.Errorf("%s: set = %q", flags, got)
 		}
 		want.BootFlags, _ = hex.DecodeString(flags)
+		if want.GetPersistence() == once {
+			want.Validity = durationpb.New(time.Minute)
+		}
 		if diff := cmp.Diff(want, b.boot.status.GetOverride(), protocmp.Transform()); diff != "" {
 			t.Errorf("%s: override mismatch (-want +got)\n%s", flags, diff)
 		}
@@ -587,4 +592,48 @@ func TestGetDeviceID_support(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A one-time override waits for 60 s unless parameter 3 says otherwise, in whichever
+// order a client writes the two. A persistent one does not wait.
+func TestBootFlags_validity(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		requests []string
+		want     time.Duration
+	}{
+		"one-time":                        {[]string{"00 08 058004000000"}, time.Minute},
+		"one-time, not to time out":       {[]string{"00 08 0308", "00 08 058004000000"}, 0},
+		"in the other order":              {[]string{"00 08 058004000000", "00 08 0308"}, 0},
+		"to time out after all":           {[]string{"00 08 0308", "00 08 058004000000", "00 08 0300"}, time.Minute},
+		"other bits":                      {[]string{"00 08 0317", "00 08 058004000000"}, time.Minute},
+		"persistent":                      {[]string{"00 08 05c004000000"}, 0},
+		"parameter 3 without an override": {[]string{"00 08 0308"}, 0},
+	} {
+		b := newBench()
+		b.boot.status.Override = noOverride
+		for _, request := range tc.requests {
+			if got := b.send(t, session(operator), request); got != "00" {
+				t.Errorf("%s: %s = %q", name, request, got)
+			}
+		}
+		override := b.boot.status.GetOverride()
+		if got := override.GetValidity().AsDuration(); got != tc.want {
+			t.Errorf("%s: valid for %s, want %s", name, got, tc.want)
+		}
+		if len(tc.requests) > 1 && override.GetTarget() != bootv1.BootTarget_BOOT_TARGET_PXE {
+			t.Errorf("%s: the override is %v", name, override)
+		}
+	}
+	// One that was set otherwise, as over Redfish, is not IPMI's to change.
+	b := newBench()
+	b.boot.status.Override = &bootv1.BootOverride{Persistence: bootv1.BootPersistence_BOOT_PERSISTENCE_ONCE, Target: bootv1.BootTarget_BOOT_TARGET_CD}
+	b.send(t, session(operator), "00 08 0301")
+	if b.boot.status.GetOverride().GetValidity() != nil {
+		t.Error("an override that was set over Redfish expires")
+	}
+}
+
+var noOverride = &bootv1.BootOverride{
+	Persistence: bootv1.BootPersistence_BOOT_PERSISTENCE_DISABLED, Target: bootv1.BootTarget_BOOT_TARGET_NONE,
 }

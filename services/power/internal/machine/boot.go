@@ -156,6 +156,12 @@ func (e *Engine) setOverride(ctx context.Context, ref hypervisor.Ref, wanted rec
 		earlier = rec.Override
 		if _, own := e.boot.own(m, earlier); acts(&wanted, own) {
 			next := wanted
+			if next.Persistence != record.Once {
+				next.Validity = 0
+			}
+			if next.Validity > 0 {
+				next.Time = time.Now().UTC()
+			}
 			next.Strategy = e.strategy(ref, &wanted)
 			rec.Override = e.boot.arm(m, &next, earlier)
 			return nil
@@ -192,6 +198,51 @@ func (e *Engine) setOverride(ctx context.Context, ref hypervisor.Ref, wanted rec
 		slog.String(logkey.Action, string(wanted.Persistence)+" "+string(wanted.Target)))
 	e.queue.add(ref)
 	return nil
+}
+
+// expire takes a one-time override back that has waited for as long as it is valid,
+// and else returns when to look again; 0: not by time alone.
+func (e *Engine) expire(ctx context.Context, ref hypervisor.Ref) (time.Duration, error) {
+	m, rec, err := e.read(ref)
+	if err != nil || standing(rec.Override) == nil || standing(rec.Override).Validity == 0 {
+		return 0, err
+	}
+	if left := e.validFor(m, rec); left > 0 {
+		return left, nil
+	}
+	expired := false
+	err = e.update(ctx, ref, func(m *hypervisor.Machine, rec *record.Record) error {
+		o := rec.Override
+		expired = standing(o) != nil && o.Stage != record.Restoring && e.validFor(m, rec) <= 0
+		if !expired {
+			return errUnchanged
+		}
+		rec.Override = e.boot.clear(o, nil, rand.Text())
+		return nil
+	})
+	if err == nil && expired {
+		e.logger(ref).Info("boot override has expired", slog.String(logkey.Action, string(rec.Override.Target)))
+	}
+	return 0, err
+}
+
+// validFor is how long the override that stands is still valid. The time begins
+// again with each power action and at its end, and does not end while the machine
+// is on its way to use it.
+func (e *Engine) validFor(m *hypervisor.Machine, rec *record.Record) time.Duration {
+	o := standing(rec.Override)
+	switch {
+	case o == nil || o.Validity == 0:
+		return time.Hour
+	case rec.Power.Operation.Active(), m.StartQueued, m.Instance != nil && m.Instance.UID != o.InstanceUID,
+		rec.Override.Stage == record.Restoring:
+		return o.Validity // It is looked at with the next change.
+	}
+	since := o.Time
+	if op := rec.Power.Operation; op != nil && op.End.After(since) {
+		since = op.End
+	}
+	return time.Until(since.Add(o.Validity))
 }
 
 // strategy chooses how an override is carried out: a persistent one is for all

@@ -233,9 +233,15 @@ func (e *Engine) reconcile(ctx context.Context, ref hypervisor.Ref) time.Duratio
 	if failed {
 		return undoing
 	}
+	valid, err := e.expire(ctx, ref)
+	if err != nil {
+		return e.retry(ref, "take boot override back", err)
+	}
 	again := e.next(ctx, m.Ref)
-	if undoing > 0 && (again == 0 || undoing < again) {
-		return undoing
+	for _, other := range []time.Duration{undoing, valid} {
+		if other > 0 && (again == 0 || other < again) {
+			again = other
+		}
 	}
 	return again
 }

@@ -200,8 +200,10 @@ type Override struct {
 	Stage Stage  `json:"stage"`
 	// Strategy is how it is carried out.
 	Strategy Strategy `json:"strategy,omitempty"`
-	// Time is when it was armed, for Admission.
+	// Time is when it was armed, for Admission and where it has a Validity.
 	Time time.Time `json:"time,omitzero"`
+	// Validity is how long it waits without a power action; 0: for ever.
+	Validity time.Duration `json:"validity,omitempty"`
 	// Bypassed is the instance that came without it, by the UID, for Admission;
 	// empty when none has.
 	Bypassed string `json:"bypassed,omitempty"`

@@ -16,6 +16,7 @@ import (
 	_ "google.golang.org/genproto/googleapis/api/annotations"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	_ "kubevirtbmc.dev/proto/gen/go/bmc/access/v1"
 	v1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
 	reflect "reflect"
@@ -278,7 +279,11 @@ type BootOverride struct {
 	// section 28.13) that a client wrote, kept verbatim so that it can read them
 	// back; empty when the override was set otherwise. This service attaches no
 	// meaning to them; they go when the override is replaced or consumed.
-	BootFlags     []byte `protobuf:"bytes,4,opt,name=boot_flags,json=bootFlags,proto3" json:"boot_flags,omitempty"`
+	BootFlags []byte `protobuf:"bytes,4,opt,name=boot_flags,json=bootFlags,proto3" json:"boot_flags,omitempty"`
+	// How long an override for one start waits, 1 s to 1 h: it is taken back when no
+	// power action was accepted or under way for that long, and the machine does not
+	// start. Not set: it waits until it is used or changed.
+	Validity      *durationpb.Duration `protobuf:"bytes,5,opt,name=validity,proto3" json:"validity,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -337,6 +342,13 @@ func (x *BootOverride) GetMode() FirmwareMode {
 func (x *BootOverride) GetBootFlags() []byte {
 	if x != nil {
 		return x.BootFlags
+	}
+	return nil
+}
+
+func (x *BootOverride) GetValidity() *durationpb.Duration {
+	if x != nil {
+		return x.Validity
 	}
 	return nil
 }
@@ -890,7 +902,7 @@ var File_bmc_boot_v1_boot_proto protoreflect.FileDescriptor
 
 const file_bmc_boot_v1_boot_proto_rawDesc = "" +
 	"\n" +
-	"\x16bmc/boot/v1/boot.proto\x12\vbmc.boot.v1\x1a\x1abmc/access/v1/access.proto\x1a bmc/reference/v1/reference.proto\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\"\xcf\x02\n" +
+	"\x16bmc/boot/v1/boot.proto\x12\vbmc.boot.v1\x1a\x1abmc/access/v1/access.proto\x1a bmc/reference/v1/reference.proto\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\"\x97\x03\n" +
 	"\fBootOverride\x12J\n" +
 	"\vpersistence\x18\x01 \x01(\x0e2\x1c.bmc.boot.v1.BootPersistenceB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\vpersistence\x129\n" +
@@ -899,7 +911,8 @@ const file_bmc_boot_v1_boot_proto_rawDesc = "" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x01R\x04mode\x12}\n" +
 	"\n" +
 	"boot_flags\x18\x04 \x01(\fB^\xbaH[\xba\x01X\n" +
-	"\x11boot_flags.length\x12\x1fboot flags are 5 bytes, or none\x1a\"size(this) == 0 || size(this) == 5R\tbootFlags\"g\n" +
+	"\x11boot_flags.length\x12\x1fboot flags are 5 bytes, or none\x1a\"size(this) == 0 || size(this) == 5R\tbootFlags\x12F\n" +
+	"\bvalidity\x18\x05 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x03\b\x90\x1c2\x02\b\x01R\bvalidity\"g\n" +
 	"\n" +
 	"BootDevice\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12/\n" +
@@ -993,41 +1006,43 @@ var file_bmc_boot_v1_boot_proto_goTypes = []any{
 	(*SetFirmwareModeResponse)(nil), // 12: bmc.boot.v1.SetFirmwareModeResponse
 	(*WatchBootRequest)(nil),        // 13: bmc.boot.v1.WatchBootRequest
 	(*WatchBootResponse)(nil),       // 14: bmc.boot.v1.WatchBootResponse
-	(*v1.BMCReference)(nil),         // 15: bmc.reference.v1.BMCReference
+	(*durationpb.Duration)(nil),     // 15: google.protobuf.Duration
+	(*v1.BMCReference)(nil),         // 16: bmc.reference.v1.BMCReference
 }
 var file_bmc_boot_v1_boot_proto_depIdxs = []int32{
 	1,  // 0: bmc.boot.v1.BootOverride.persistence:type_name -> bmc.boot.v1.BootPersistence
 	0,  // 1: bmc.boot.v1.BootOverride.target:type_name -> bmc.boot.v1.BootTarget
 	2,  // 2: bmc.boot.v1.BootOverride.mode:type_name -> bmc.boot.v1.FirmwareMode
-	3,  // 3: bmc.boot.v1.BootDevice.kind:type_name -> bmc.boot.v1.BootDeviceKind
-	4,  // 4: bmc.boot.v1.BootStatus.override:type_name -> bmc.boot.v1.BootOverride
-	2,  // 5: bmc.boot.v1.BootStatus.mode:type_name -> bmc.boot.v1.FirmwareMode
-	0,  // 6: bmc.boot.v1.BootStatus.allowed_targets:type_name -> bmc.boot.v1.BootTarget
-	2,  // 7: bmc.boot.v1.BootStatus.allowed_modes:type_name -> bmc.boot.v1.FirmwareMode
-	5,  // 8: bmc.boot.v1.BootStatus.devices:type_name -> bmc.boot.v1.BootDevice
-	15, // 9: bmc.boot.v1.GetBootRequest.bmc:type_name -> bmc.reference.v1.BMCReference
-	6,  // 10: bmc.boot.v1.GetBootResponse.status:type_name -> bmc.boot.v1.BootStatus
-	15, // 11: bmc.boot.v1.SetBootOverrideRequest.bmc:type_name -> bmc.reference.v1.BMCReference
-	4,  // 12: bmc.boot.v1.SetBootOverrideRequest.override:type_name -> bmc.boot.v1.BootOverride
-	6,  // 13: bmc.boot.v1.SetBootOverrideResponse.status:type_name -> bmc.boot.v1.BootStatus
-	15, // 14: bmc.boot.v1.SetFirmwareModeRequest.bmc:type_name -> bmc.reference.v1.BMCReference
-	2,  // 15: bmc.boot.v1.SetFirmwareModeRequest.mode:type_name -> bmc.boot.v1.FirmwareMode
-	6,  // 16: bmc.boot.v1.SetFirmwareModeResponse.status:type_name -> bmc.boot.v1.BootStatus
-	15, // 17: bmc.boot.v1.WatchBootRequest.bmc:type_name -> bmc.reference.v1.BMCReference
-	6,  // 18: bmc.boot.v1.WatchBootResponse.status:type_name -> bmc.boot.v1.BootStatus
-	7,  // 19: bmc.boot.v1.BootService.GetBoot:input_type -> bmc.boot.v1.GetBootRequest
-	9,  // 20: bmc.boot.v1.BootService.SetBootOverride:input_type -> bmc.boot.v1.SetBootOverrideRequest
-	11, // 21: bmc.boot.v1.BootService.SetFirmwareMode:input_type -> bmc.boot.v1.SetFirmwareModeRequest
-	13, // 22: bmc.boot.v1.BootService.WatchBoot:input_type -> bmc.boot.v1.WatchBootRequest
-	8,  // 23: bmc.boot.v1.BootService.GetBoot:output_type -> bmc.boot.v1.GetBootResponse
-	10, // 24: bmc.boot.v1.BootService.SetBootOverride:output_type -> bmc.boot.v1.SetBootOverrideResponse
-	12, // 25: bmc.boot.v1.BootService.SetFirmwareMode:output_type -> bmc.boot.v1.SetFirmwareModeResponse
-	14, // 26: bmc.boot.v1.BootService.WatchBoot:output_type -> bmc.boot.v1.WatchBootResponse
-	23, // [23:27] is the sub-list for method output_type
-	19, // [19:23] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	15, // 3: bmc.boot.v1.BootOverride.validity:type_name -> google.protobuf.Duration
+	3,  // 4: bmc.boot.v1.BootDevice.kind:type_name -> bmc.boot.v1.BootDeviceKind
+	4,  // 5: bmc.boot.v1.BootStatus.override:type_name -> bmc.boot.v1.BootOverride
+	2,  // 6: bmc.boot.v1.BootStatus.mode:type_name -> bmc.boot.v1.FirmwareMode
+	0,  // 7: bmc.boot.v1.BootStatus.allowed_targets:type_name -> bmc.boot.v1.BootTarget
+	2,  // 8: bmc.boot.v1.BootStatus.allowed_modes:type_name -> bmc.boot.v1.FirmwareMode
+	5,  // 9: bmc.boot.v1.BootStatus.devices:type_name -> bmc.boot.v1.BootDevice
+	16, // 10: bmc.boot.v1.GetBootRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	6,  // 11: bmc.boot.v1.GetBootResponse.status:type_name -> bmc.boot.v1.BootStatus
+	16, // 12: bmc.boot.v1.SetBootOverrideRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	4,  // 13: bmc.boot.v1.SetBootOverrideRequest.override:type_name -> bmc.boot.v1.BootOverride
+	6,  // 14: bmc.boot.v1.SetBootOverrideResponse.status:type_name -> bmc.boot.v1.BootStatus
+	16, // 15: bmc.boot.v1.SetFirmwareModeRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	2,  // 16: bmc.boot.v1.SetFirmwareModeRequest.mode:type_name -> bmc.boot.v1.FirmwareMode
+	6,  // 17: bmc.boot.v1.SetFirmwareModeResponse.status:type_name -> bmc.boot.v1.BootStatus
+	16, // 18: bmc.boot.v1.WatchBootRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	6,  // 19: bmc.boot.v1.WatchBootResponse.status:type_name -> bmc.boot.v1.BootStatus
+	7,  // 20: bmc.boot.v1.BootService.GetBoot:input_type -> bmc.boot.v1.GetBootRequest
+	9,  // 21: bmc.boot.v1.BootService.SetBootOverride:input_type -> bmc.boot.v1.SetBootOverrideRequest
+	11, // 22: bmc.boot.v1.BootService.SetFirmwareMode:input_type -> bmc.boot.v1.SetFirmwareModeRequest
+	13, // 23: bmc.boot.v1.BootService.WatchBoot:input_type -> bmc.boot.v1.WatchBootRequest
+	8,  // 24: bmc.boot.v1.BootService.GetBoot:output_type -> bmc.boot.v1.GetBootResponse
+	10, // 25: bmc.boot.v1.BootService.SetBootOverride:output_type -> bmc.boot.v1.SetBootOverrideResponse
+	12, // 26: bmc.boot.v1.BootService.SetFirmwareMode:output_type -> bmc.boot.v1.SetFirmwareModeResponse
+	14, // 27: bmc.boot.v1.BootService.WatchBoot:output_type -> bmc.boot.v1.WatchBootResponse
+	24, // [24:28] is the sub-list for method output_type
+	20, // [20:24] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_bmc_boot_v1_boot_proto_init() }

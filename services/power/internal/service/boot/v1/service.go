@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"kubevirtbmc.dev/pkg/audit"
 	"kubevirtbmc.dev/pkg/grpcserver"
@@ -82,6 +83,7 @@ func (s *Service) set(ctx context.Context, request *bootv1.SetBootOverrideReques
 		Persistence: persistences[wanted.GetPersistence()],
 		Mode:        modes[wanted.GetMode()],
 		Flags:       wanted.GetBootFlags(),
+		Validity:    wanted.GetValidity().AsDuration(),
 	})
 	if err != nil {
 		return nil, err
@@ -211,6 +213,9 @@ func message(status *machine.BootStatus) *bootv1.BootStatus {
 			m.Override.Persistence = persistenceEnums[o.Persistence]
 			m.Override.Target = targetEnums[o.Target]
 			m.Override.Mode = modeEnums[o.Mode]
+			if o.Validity > 0 {
+				m.Override.Validity = durationpb.New(o.Validity)
+			}
 		}
 	}
 	if m.Override.GetMode() == bootv1.FirmwareMode_FIRMWARE_MODE_UNSPECIFIED {
