@@ -31,7 +31,8 @@ type Certificates interface {
 	Leaf(uid string, names []string) (*certificate.Leaf, error)
 	// Issuer tells whose CA it is.
 	Issuer() certificate.Issuer
-	// Known returns a channel that is closed when it is known whether there is a CA.
+	// Known returns a channel that is closed when it is known whether there is a CA,
+	// or that this can't be told for now.
 	Known() <-chan struct{}
 	// OnChange makes it call a function when there is another CA.
 	OnChange(changed func())
@@ -133,15 +134,13 @@ func providedIn(name string, data map[string][]byte) (*served, *trouble) {
 	return &served{&registryv1.Certificate{ChainPem: chain, PrivateKeyPem: key}, pair.Leaf.NotBefore, pair.Leaf.NotAfter}, nil
 }
 
-// names are what clients may call a BMC: its Service's DNS names and addresses.
+// names are what clients may call a BMC: its Service's DNS names and addresses,
+// of which no other BMC can have one. Whoever may write the Service chooses its
+// externalIPs, and with some load balancers, by annotation, the host name in its
+// status; a name without the namespace is that of a Service in each of them.
 func (w *wanted) names(domain string, is *corev1.Service) []string {
-	name := w.serviceName()
-	names := []string{
-		name + "." + w.ref.Namespace + ".svc",
-		name + "." + w.ref.Namespace + ".svc." + domain,
-		name + "." + w.ref.Namespace,
-		name,
-	}
+	name := w.serviceName() + "." + w.ref.Namespace
+	names := []string{name + ".svc", name + ".svc." + domain, name}
 	if is == nil {
 		return names
 	}
@@ -151,10 +150,9 @@ func (w *wanted) names(domain string, is *corev1.Service) []string {
 			addresses = append(addresses, ip)
 		}
 	}
-	addresses = append(addresses, is.Spec.ExternalIPs...)
 	if is.Spec.Type == corev1.ServiceTypeLoadBalancer {
 		for _, ingress := range is.Status.LoadBalancer.Ingress {
-			addresses = append(addresses, ingress.IP, ingress.Hostname)
+			addresses = append(addresses, ingress.IP)
 		}
 	}
 	// In one order, whatever that of the load balancer, and each once.

@@ -124,7 +124,7 @@ func TestCertificates_issued(t *testing.T) {
 			return nil
 		}
 	}
-	names := []string{"vm-0-virtbmc." + s.namespace + ".svc", "vm-0-virtbmc", bmc.Status.ClusterIP}
+	names := []string{"vm-0-virtbmc." + s.namespace + ".svc", "vm-0-virtbmc." + s.namespace, bmc.Status.ClusterIP}
 	first := s.wantCertificate(f, bmc.Name, valid(names...))
 
 	// The one that leads ends.
@@ -163,7 +163,13 @@ func TestCertificates_issued(t *testing.T) {
 		service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.7"}, {Hostname: "bmc.example.com"}}
 		return s.Status().Update(s.Context(), service)
 	})
-	s.wantCertificate(f, bmc.Name, valid(append(names, "192.0.2.7", "bmc.example.com")...))
+	// The host name may be one that the Service's annotations ask for.
+	s.wantCertificate(f, bmc.Name, func(leaf *x509.Certificate) error {
+		if leaf.VerifyHostname("bmc.example.com") == nil {
+			t.Error("the certificate is for the load balancer's host name")
+		}
+		return valid(append(names, "192.0.2.7")...)(leaf)
+	})
 
 	var before corev1.ConfigMap
 	if err := s.Get(s.Context(), client.ObjectKey{Namespace: s.system, Name: caBundle}, &before); err != nil {

@@ -22,7 +22,7 @@ import (
 func TestWanted_names(t *testing.T) {
 	t.Parallel()
 	w := wanted{ref: registry.Ref{Namespace: "lab", Name: "bmc"}, machine: "vm"}
-	dns := []string{"vm-virtbmc.lab.svc", "vm-virtbmc.lab.svc.cluster.local", "vm-virtbmc.lab", "vm-virtbmc"}
+	dns := []string{"vm-virtbmc.lab.svc", "vm-virtbmc.lab.svc.cluster.local", "vm-virtbmc.lab"}
 	balanced := func(kind corev1.ServiceType, ingress ...corev1.LoadBalancerIngress) *corev1.Service {
 		return &corev1.Service{
 			Spec:   corev1.ServiceSpec{Type: kind, ClusterIP: "10.96.0.7", ClusterIPs: []string{"10.96.0.7", "fd00::7"}},
@@ -40,10 +40,14 @@ func TestWanted_names(t *testing.T) {
 		"with a former type": {balanced(corev1.ServiceTypeClusterIP, corev1.LoadBalancerIngress{IP: "192.0.2.1"}), []string{"10.96.0.7", "fd00::7"}},
 		"load balancer": {
 			balanced(corev1.ServiceTypeLoadBalancer, corev1.LoadBalancerIngress{IP: "192.0.2.9"}, corev1.LoadBalancerIngress{IP: "192.0.2.1"}, corev1.LoadBalancerIngress{Hostname: "bmc.example.com"}),
-			[]string{"10.96.0.7", "192.0.2.1", "192.0.2.9", "bmc.example.com", "fd00::7"},
+			[]string{"10.96.0.7", "192.0.2.1", "192.0.2.9", "fd00::7"},
+		},
+		"with others' addresses": {
+			&corev1.Service{Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.7", ExternalIPs: []string{"10.96.200.200"}, LoadBalancerIP: "192.0.2.1", ExternalName: "x.example.com"}},
+			[]string{"10.96.0.7"},
 		},
 	} {
-		if diff := cmp.Diff(append(dns[:4:4], test.want...), w.names("cluster.local", test.service)); diff != "" {
+		if diff := cmp.Diff(append(dns[:3:3], test.want...), w.names("cluster.local", test.service)); diff != "" {
 			t.Errorf("%s: names mismatch (-want +got):\n%s", name, diff)
 		}
 	}

@@ -155,7 +155,7 @@ func (s *service) apply(uid types.UID) *corev1ac.ServiceApplyConfiguration {
 }
 
 // inSync tells whether a Service is as it is to be. What others may add (labels,
-// annotations, an address, affinity) is theirs.
+// annotations, affinity) is theirs.
 func (s *service) inSync(is *corev1.Service) bool {
 	switch {
 	case !ownedBy(is, *s.owner.UID),
@@ -193,7 +193,8 @@ func within(some, all map[string]string) bool {
 
 // alien returns a merge patch that takes out of a Service what must not be there
 // and what server-side apply leaves alone, for others have put it there: a
-// selector, ports, source ranges. It is nil when there is nothing.
+// selector, ports, source ranges, and addresses, traffic to which the Service would
+// take from whom they belong to. It is nil when there is nothing.
 func (s *service) alien(is *corev1.Service) []byte {
 	spec := map[string]any{}
 	if len(is.Spec.Selector) > 0 {
@@ -210,6 +211,9 @@ func (s *service) alien(is *corev1.Service) []byte {
 	}
 	if len(s.sources) == 0 && len(is.Spec.LoadBalancerSourceRanges) > 0 {
 		spec["loadBalancerSourceRanges"] = nil
+	}
+	if len(is.Spec.ExternalIPs) > 0 {
+		spec["externalIPs"] = nil
 	}
 	if len(spec) == 0 {
 		return nil

@@ -99,6 +99,10 @@ func TestService_drift(t *testing.T) {
 				return errors.Join(equal(len(is.Spec.Ports), 2), equal(sum, 443+623))
 			},
 		},
+		"addresses of others": {
+			func(is *corev1.Service) { is.Spec.ExternalIPs = []string{"198.51.100.7"} },
+			func(is *corev1.Service) error { return equal(len(is.Spec.ExternalIPs), 0) },
+		},
 		"the traffic policy": {
 			func(is *corev1.Service) { is.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal },
 			func(is *corev1.Service) error {

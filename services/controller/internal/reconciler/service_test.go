@@ -117,6 +117,7 @@ func TestService_inSync(t *testing.T) {
 		"a selector was set":        {func(s *corev1.Service) { s.Spec.Selector = map[string]string{"a": "b"} }, false},
 		"the traffic policy":        {func(s *corev1.Service) { s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal }, false},
 		"the load balancer's class": {func(s *corev1.Service) { s.Spec.LoadBalancerClass = nil }, false},
+		"an external address":       {func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"10.96.200.200"} }, false},
 		"a source range went":       {func(s *corev1.Service) { s.Spec.LoadBalancerSourceRanges = s.Spec.LoadBalancerSourceRanges[:1] }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -141,7 +142,8 @@ func TestService_alien(t *testing.T) {
 	is.Spec.Selector = map[string]string{"a": "b"}
 	is.Spec.Ports = append(is.Spec.Ports, corev1.ServicePort{Name: "ssh", Port: 22, Protocol: corev1.ProtocolTCP})
 	is.Spec.LoadBalancerSourceRanges = []string{"10.0.0.0/8"}
-	want := `{"metadata":{"uid":"service-uid"},"spec":{"loadBalancerSourceRanges":null,"ports":[` +
+	is.Spec.ExternalIPs = []string{"10.96.200.200"}
+	want := `{"metadata":{"uid":"service-uid"},"spec":{"externalIPs":null,"loadBalancerSourceRanges":null,"ports":[` +
 		`{"name":"ipmi","protocol":"UDP","port":623,"targetPort":0},{"name":"redfish-https","protocol":"TCP","port":443,"targetPort":0}],"selector":null}}`
 	if diff := cmp.Diff(want, string(s.alien(is))); diff != "" {
 		t.Errorf("patch (-want +got):\n%s", diff)
