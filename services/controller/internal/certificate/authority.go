@@ -123,6 +123,11 @@ func validAt(certificate *x509.Certificate, now time.Time) bool {
 	return !now.Before(certificate.NotBefore) && !now.After(certificate.NotAfter)
 }
 
+// expiredAt tells whether a certificate is valid neither at a time nor later.
+func expiredAt(certificate *x509.Certificate, now time.Time) bool {
+	return now.After(certificate.NotAfter)
+}
+
 func selfSigned(certificate *x509.Certificate) bool {
 	return bytes.Equal(certificate.RawSubject, certificate.RawIssuer) && certificate.CheckSignatureFrom(certificate) == nil
 }

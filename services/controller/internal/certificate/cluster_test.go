@@ -358,6 +358,14 @@ func TestKeeper_forbidden(t *testing.T) {
 		}
 		return nil
 	})
+	select {
+	case <-k.Known():
+	case <-t.Context().Done():
+		t.Error("who waits for the CA waits for ever")
+	}
+	if _, err := k.Leaf("uid", []string{"bmc"}); !errors.Is(err, ErrPending) || !strings.Contains(err.Error(), "forbidden") {
+		t.Errorf("leaf without a right: %v", err)
+	}
 	b.must(b.client.RbacV1().Roles(b.namespace).Create(t.Context(), &rbacv1.Role{ObjectMeta: name, Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"secrets", "configmaps"}, Verbs: []string{"get", "list", "watch", "create", "update"}},
 	}}, metav1.CreateOptions{}))

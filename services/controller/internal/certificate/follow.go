@@ -15,17 +15,18 @@ import (
 // follow takes over what cert-manager has made: the CA of BMCs, the controller's
 // own certificate, and whom to trust, which it publishes. What is not there yet is
 // no error: cert-manager may come later.
-func (k *Keeper) follow(ctx context.Context, configMap *corev1.ConfigMap) (time.Time, error) {
+func (k *Keeper) follow(ctx context.Context, configMap *corev1.ConfigMap) (time.Time, *view, error) {
 	now := time.Now()
 	secret, err := k.store.secret(ctx, k.config.CASecret)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("read Secret %s: %w", k.config.CASecret, err)
+		return time.Time{}, nil, fmt.Errorf("read Secret %s: %w", k.config.CASecret, err)
 	}
 	var v view
+	next := now.Add(lookInterval)
 	var trusted []*x509.Certificate
 	trust := func(certificates []*x509.Certificate) {
 		for _, c := range certificates {
-			if validAt(c, now) && !contains(trusted, c) {
+			if !expiredAt(c, now) && !contains(trusted, c) {
 				trusted = append(trusted, c)
 			}
 		}
@@ -39,6 +40,9 @@ func (k *Keeper) follow(ctx context.Context, configMap *corev1.ConfigMap) (time.
 		case err != nil:
 			v.problem = fmt.Sprintf("Secret %s with the CA: %v", k.config.CASecret, err)
 		case !validAt(v.authority.certificate, now):
+			if from := v.authority.certificate.NotBefore; from.After(now) && from.Before(next) {
+				next = from
+			}
 			v.problem, v.authority = fmt.Sprintf("the CA of Secret %s is not valid now", k.config.CASecret), nil
 		default:
 			k.metrics.expires("ca", v.authority.certificate.NotAfter)
@@ -53,7 +57,7 @@ func (k *Keeper) follow(ctx context.Context, configMap *corev1.ConfigMap) (time.
 	for _, service := range k.config.Services {
 		secret, err := k.store.secret(ctx, service.Secret)
 		if err != nil {
-			return time.Time{}, fmt.Errorf("read Secret %s: %w", service.Secret, err)
+			return time.Time{}, nil, fmt.Errorf("read Secret %s: %w", service.Secret, err)
 		}
 		pair := pairIn(secret)
 		if pair == nil {
@@ -69,15 +73,12 @@ func (k *Keeper) follow(ctx context.Context, configMap *corev1.ConfigMap) (time.
 	// which leaf is the last of one.
 	trust(publishedIn(configMap))
 	if len(trusted) == 0 {
-		k.show(v)
-		return now.Add(lookInterval), nil
+		return next, &v, nil
 	}
 	v.bundle = bundle(trusted)
 	if err := k.publish(ctx, configMap, v.bundle); err != nil {
-		return time.Time{}, err
+		return time.Time{}, nil, err
 	}
-	k.show(v)
-	next := now.Add(lookInterval)
 	for _, c := range trusted {
 		if c.NotAfter.Before(next) {
 			next = c.NotAfter
@@ -86,5 +87,5 @@ func (k *Keeper) follow(ctx context.Context, configMap *corev1.ConfigMap) (time.
 	if v.authority != nil && v.authority.certificate.NotAfter.Before(next) {
 		next = v.authority.certificate.NotAfter
 	}
-	return next.Add(time.Second), nil
+	return next.Add(time.Second), &v, nil
 }

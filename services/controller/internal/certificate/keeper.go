@@ -103,7 +103,7 @@ type Keeper struct {
 	config  Config
 	store   store
 	metrics *metrics
-	known   chan struct{} // closed when the objects have been looked at
+	known   chan struct{} // closed when the objects have been looked at, or can't be
 	once    sync.Once
 
 	mu      sync.Mutex
@@ -154,7 +154,7 @@ func newKeeper(config Config, store store) (*Keeper, error) {
 func (k *Keeper) OnChange(changed func()) { k.changed = append(k.changed, changed) }
 
 // Known returns a channel that is closed when the objects have been looked at for
-// the first time.
+// the first time, or could not be.
 func (k *Keeper) Known() <-chan struct{} { return k.known }
 
 // Bundle returns the CA certificates to trust, in PEM; empty: there are none yet.
@@ -261,21 +261,30 @@ func (k *Keeper) event(kind, reason, message string) {
 // looked at again.
 func (k *Keeper) keep(ctx context.Context) (time.Time, error) {
 	for range maxConflicts {
-		next, err := k.attempt(ctx)
-		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
-			return next, err
+		next, v, err := k.attempt(ctx)
+		if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+			continue // Another controller was first. What it wrote is looked at.
 		}
-		// Another controller was first. What it wrote is looked at.
+		if v == nil {
+			k.fail(ctx, err)
+		} else {
+			k.show(*v)
+		}
+		return next, err
 	}
-	return time.Time{}, errors.New("keep certificates: the objects change all the time")
+	err := errors.New("keep certificates: the objects change all the time")
+	k.fail(ctx, err)
+	return time.Time{}, err
 }
 
-func (k *Keeper) attempt(ctx context.Context) (time.Time, error) {
+// attempt makes the objects what they are to be now. It returns when they are to
+// be looked at again, and what they say; nil: that can't be told.
+func (k *Keeper) attempt(ctx context.Context) (time.Time, *view, error) {
 	// Read before the CA, so that what is written is not older than what another
 	// controller has written meanwhile.
 	configMap, err := k.store.configMap(ctx, k.config.Bundle)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("read ConfigMap %s: %w", k.config.Bundle, err)
+		return time.Time{}, nil, fmt.Errorf("read ConfigMap %s: %w", k.config.Bundle, err)
 	}
 	if k.config.Issuer == CertManager {
 		return k.follow(ctx, configMap)
@@ -283,20 +292,24 @@ func (k *Keeper) attempt(ctx context.Context) (time.Time, error) {
 	now := time.Now()
 	cas, err := k.keepAuthorities(ctx, configMap, now)
 	if err != nil {
-		return time.Time{}, err
+		return time.Time{}, nil, err
 	}
 	next := cas.due(k.config.Lifetimes)
 	v := view{bundle: bundle(cas.certificates())}
-	if cas.current != nil {
-		v.authority = cas.current.authority
-	} else {
+	var errs []error
+	switch current := cas.current; {
+	case current != nil && now.Before(current.certificate.NotBefore):
+		v.problem = fmt.Sprintf("the CA of Secret %s is not valid before %s, which has not come by this controller's clock", k.config.CASecret, current.certificate.NotBefore.UTC().Format(time.RFC3339))
+		errs = append(errs, errors.New(v.problem))
+	case current != nil:
+		v.authority = current.authority
+	default:
 		v.problem = fmt.Sprintf("the key of the CA is lost; the next one signs from %s on", cas.signsAt(k.config.Lifetimes).UTC().Format(time.RFC3339))
 	}
-	var errs []error
 	for _, service := range k.config.Services {
 		pair, renew, err := k.keepService(ctx, service, v.authority, now)
 		if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
-			return time.Time{}, err
+			return time.Time{}, nil, err
 		}
 		if err != nil {
 			errs = append(errs, err)
@@ -312,8 +325,26 @@ func (k *Keeper) attempt(ctx context.Context) (time.Time, error) {
 		}
 	}
 	k.metrics.authorities(cas)
-	k.show(v)
-	return next, errors.Join(errs...)
+	return next, &v, errors.Join(errs...)
+}
+
+// fail notes why the objects could not be looked at. What was known before counts
+// on; who waits for the first look waits no longer, for it may take long, and most
+// of what BMCs need is not a certificate.
+func (k *Keeper) fail(ctx context.Context, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	k.mu.Lock()
+	changed := k.view.authority == nil && k.view.problem != err.Error()
+	if changed {
+		k.view.problem = err.Error()
+	}
+	k.mu.Unlock()
+	k.once.Do(func() { close(k.known) })
+	if changed {
+		k.tell()
+	}
 }
 
 // show makes a view the one that counts.
@@ -328,9 +359,13 @@ func (k *Keeper) show(v view) {
 	k.mu.Unlock()
 	k.once.Do(func() { close(k.known) })
 	if changed {
-		for _, tell := range k.changed {
-			tell()
-		}
+		k.tell()
+	}
+}
+
+func (k *Keeper) tell() {
+	for _, tell := range k.changed {
+		tell()
 	}
 }
 

@@ -228,6 +228,89 @@ func TestKeeper_brokenSecret_isLeftAlone(t *testing.T) {
 	}
 }
 
+// Who waits for the first look does not wait for somebody to mend a Secret.
+func TestKeeper_Known_withBrokenSecret(t *testing.T) {
+	t.Parallel()
+	w := &world{T: t, memory: newMemory(1, 0)}
+	broken := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: caSecret}, Data: map[string][]byte{keyState: []byte("{")}}
+	if _, err := w.putSecret(t.Context(), broken); err != nil {
+		t.Fatal(err)
+	}
+	k := keeperOn(t, w.memory)
+	changes := 0
+	k.OnChange(func() { changes++ })
+	for range 2 {
+		if _, err := k.keep(t.Context()); err == nil {
+			t.Error("a broken Secret is no error")
+		}
+	}
+	select {
+	case <-k.Known():
+	default:
+		t.Error("it is not known that the Secret can't be read")
+	}
+	if _, err := k.Leaf(bmcUID, []string{bmcName}); !errors.Is(err, ErrPending) || !strings.Contains(err.Error(), "delete the Secret") {
+		t.Errorf("leaf without a CA that can be read: %v", err)
+	}
+	if changes != 1 {
+		t.Errorf("%d changes were told of, want 1", changes)
+	}
+	w.deleteSecret(caSecret)
+	w.keep(k)
+	if _, err := k.Leaf(bmcUID, []string{bmcName}); err != nil {
+		t.Errorf("leaf after the Secret was deleted: %v", err)
+	}
+}
+
+// A controller whose clock is behind leaves a CA alone that is not valid yet, says
+// so, and signs when the time has come.
+func TestKeeper_clockBehind(t *testing.T) {
+	t.Parallel()
+	for name, behind := range map[string]time.Duration{"a little": time.Minute, "hours": 3 * time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := &world{T: t, memory: newMemory(1, 0)}
+				var none *state
+				ahead := time.Now().Add(behind)
+				made, err := none.advance(ahead, DefaultLifetimes, nil, newAuthority)
+				if err != nil {
+					t.Fatal(err)
+				}
+				made = made.publish(ahead, nil)
+				text, err := made.MarshalJSON()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := w.putSecret(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: caSecret}, Data: map[string][]byte{keyState: text}}); err != nil {
+					t.Fatal(err)
+				}
+				ours := encode(made.current.certificate)
+				if err := w.putConfigMap(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "virtbmc-ca-bundle"}, Data: map[string]string{KeyBundle: string(ours)}}); err != nil {
+					t.Fatal(err)
+				}
+				k := keeperOn(t, w.memory)
+				early := behind > maxBackdating
+				_, err = k.keep(t.Context())
+				if got := err != nil && strings.Contains(err.Error(), "clock"); got != early || err != nil && !got {
+					t.Errorf("a clock that is %v behind: %v", behind, err)
+				}
+				if _, err := k.Leaf(bmcUID, []string{bmcName}); errors.Is(err, ErrPending) != early || err != nil && !early {
+					t.Errorf("leaf by a clock that is %v behind: %v", behind, err)
+				}
+				time.Sleep(behind)
+				w.keep(k)
+				if _, err := k.Leaf(bmcUID, []string{bmcName}); err != nil {
+					t.Errorf("leaf when the CA is valid: %v", err)
+				}
+				if !bytes.Equal(k.Bundle(), ours) || !bytes.Equal(w.secretNow(caSecret).Data[keyState], text) {
+					t.Error("the CA is another")
+				}
+			})
+		})
+	}
+}
+
 func TestKeeper_OnChange(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -108,10 +108,12 @@ func (s *state) advance(now time.Time, lives Lifetimes, published []*x509.Certif
 		return &member{certificate: authority.certificate, authority: authority, leaf: lives.Leaf}, nil
 	}
 	var err error
-	if after.current != nil && !validAt(after.current.certificate, now) {
+	// One that is not valid yet is none to discard: this clock is behind, or the one
+	// by which it was made was ahead.
+	if after.current != nil && expiredAt(after.current.certificate, now) {
 		after.current = nil // Nothing that it has signed is valid either.
 	}
-	if next := after.next; next != nil && !validAt(next.certificate, now) {
+	if next := after.next; next != nil && expiredAt(next.certificate, now) {
 		after.next = nil
 	}
 	if after.current == nil && after.next == nil {
@@ -176,11 +178,11 @@ func (s *state) signsAt(lives Lifetimes) time.Time {
 	return at
 }
 
-// orphans are the CAs that are published, and valid, but have no key.
+// orphans are the CAs that are published, and have not expired, but have no key.
 func orphans(s *state, published []*x509.Certificate, now time.Time, leaf time.Duration) []*member {
 	var list []*member
 	for _, certificate := range published {
-		if validAt(certificate, now) && !contains(s.certificates(), certificate) {
+		if !expiredAt(certificate, now) && !contains(s.certificates(), certificate) {
 			list = append(list, &member{certificate: certificate, leaf: leaf, retired: now})
 		}
 	}
