@@ -178,8 +178,7 @@ func (s *Store) checkReady() error {
 }
 
 // Resolve returns the machine of a BMC; hypervisor.ErrNoBMC where there is none
-// of that name, where it names no machine, and where an older one has its
-// machine.
+// of that name, where it names no machine, and where another has its machine.
 func (s *Store) Resolve(namespace, name string) (hypervisor.Ref, error) {
 	if err := s.checkReady(); err != nil {
 		return hypervisor.Ref{}, err
@@ -300,12 +299,11 @@ func (s *Store) remove(machine hypervisor.Ref, bmc *v1beta1.VirtualMachineBMC) {
 	s.machines[machine] = left
 }
 
-// insert keeps those of a machine in the order of their age, which decides whose
-// the machine is.
+// insert keeps those of a machine in the order that decides whose the machine is.
 func (s *Store) insert(machine hypervisor.Ref, bmc *v1beta1.VirtualMachineBMC) {
 	list := s.machines[machine]
 	at := len(list)
-	for at > 0 && Older(bmc, list[at-1]) {
+	for at > 0 && Precedes(bmc, list[at-1]) {
 		at--
 	}
 	fresh := make([]*v1beta1.VirtualMachineBMC, 0, len(list)+1)
@@ -314,9 +312,13 @@ func (s *Store) insert(machine hypervisor.Ref, bmc *v1beta1.VirtualMachineBMC) {
 	s.machines[machine] = append(fresh, list[at:]...)
 }
 
-// Older tells whether of two BMCs with the same machine the first has it: the one
-// that was made first, and by name of two that were made in the same second.
-func Older(a, b *v1beta1.VirtualMachineBMC) bool {
+// Precedes tells whether of two BMCs with the same machine the first has it: one that
+// is being deleted gives way, else the one that was made first has it, and by name
+// one of two that were made in the same second.
+func Precedes(a, b *v1beta1.VirtualMachineBMC) bool {
+	if going := a.DeletionTimestamp != nil; going != (b.DeletionTimestamp != nil) {
+		return !going
+	}
 	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
 		return a.CreationTimestamp.Before(&b.CreationTimestamp)
 	}

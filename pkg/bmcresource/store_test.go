@@ -31,13 +31,15 @@ func bmcOf(name, machine string, created int64) *v1beta1.VirtualMachineBMC {
 	return bmc
 }
 
-// TestStore_owner: the oldest BMC that names a machine has it, in whatever order
-// they come and go.
+// TestStore_owner: the oldest BMC that names a machine and is not being deleted has
+// it, in whatever order they come and go.
 func TestStore_owner(t *testing.T) {
 	t.Parallel()
 	s := &Store{machines: map[hypervisor.Ref][]*v1beta1.VirtualMachineBMC{}}
 	machine := hypervisor.Ref{Namespace: "lab", Name: "vm"}
 	first, second, same := bmcOf("z", "vm", 1), bmcOf("b", "vm", 2), bmcOf("a", "vm", 2)
+	going := first.DeepCopy()
+	going.DeletionTimestamp = &metav1.Time{Time: time.Unix(3, 0)}
 	for _, step := range []struct {
 		name          string
 		before, after *v1beta1.VirtualMachineBMC
@@ -50,7 +52,10 @@ func TestStore_owner(t *testing.T) {
 		{"the oldest names another machine", first, bmcOf("z", "other", 1), "a"},
 		{"it comes back", bmcOf("z", "other", 1), first, "z"},
 		{"one that has not the machine goes", same, nil, "z"},
-		{"the oldest goes", first, nil, "b"},
+		{"the oldest is being deleted", first, going, "b"},
+		{"its successor goes first", second, nil, "z"},
+		{"another successor comes", nil, second, "b"},
+		{"the one that was being deleted goes", going, nil, "b"},
 		{"the last one goes", second, nil, ""},
 	} {
 		var before, after any

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"kubevirtbmc.dev/api/v1beta1"
+	"kubevirtbmc.dev/pkg/bmcresource"
 	registryv1 "kubevirtbmc.dev/proto/gen/go/bmc/registry/v1"
 	"kubevirtbmc.dev/services/controller/internal/agent"
 	"kubevirtbmc.dev/services/controller/internal/registry"
@@ -206,17 +207,16 @@ func byAge(list []v1beta1.VirtualMachineBMC) []*v1beta1.VirtualMachineBMC {
 	return ordered
 }
 
-// takenBy returns which of the BMCs of a machine has it, if it is not this one:
-// the oldest has.
+// takenBy returns which of the BMCs of a machine has it, if it is not this one.
 func takenBy(bmc *v1beta1.VirtualMachineBMC, all []v1beta1.VirtualMachineBMC) string {
-	oldest := bmc
+	has := bmc
 	for i := range all {
-		if other := &all[i]; other.UID != bmc.UID && other.DeletionTimestamp == nil && olderFirst(other, oldest) < 0 {
-			oldest = other
+		if other := &all[i]; other.UID != bmc.UID && bmcresource.Precedes(other, has) {
+			has = other
 		}
 	}
-	if oldest == bmc {
+	if has == bmc {
 		return ""
 	}
-	return oldest.Name
+	return has.Name
 }

@@ -93,22 +93,25 @@ func TestTakenBy(t *testing.T) {
 	}
 	going := bmc("going", time.Hour)
 	going.DeletionTimestamp = &metav1.Time{Time: start}
+	goingToo := bmc("m", time.Second)
+	goingToo.DeletionTimestamp = &metav1.Time{Time: start}
 	for name, tc := range map[string]struct {
+		this   v1beta1.VirtualMachineBMC
 		others []v1beta1.VirtualMachineBMC
 		want   string
 	}{
-		"it is alone":                     {nil, ""},
-		"it is the oldest":                {[]v1beta1.VirtualMachineBMC{bmc("a", 0)}, ""},
-		"another is older":                {[]v1beta1.VirtualMachineBMC{bmc("a", 0), bmc("z", time.Minute)}, "z"},
-		"the oldest of all has it":        {[]v1beta1.VirtualMachineBMC{bmc("y", time.Minute), bmc("z", time.Hour)}, "z"},
-		"the name decides within second":  {[]v1beta1.VirtualMachineBMC{bmc("a", time.Second)}, "a"},
-		"the name decides for it as well": {[]v1beta1.VirtualMachineBMC{bmc("n", time.Second)}, ""},
-		"one that is being deleted":       {[]v1beta1.VirtualMachineBMC{going}, ""},
+		"it is alone":                     {bmc("m", time.Second), nil, ""},
+		"it is the oldest":                {bmc("m", time.Second), []v1beta1.VirtualMachineBMC{bmc("a", 0)}, ""},
+		"another is older":                {bmc("m", time.Second), []v1beta1.VirtualMachineBMC{bmc("a", 0), bmc("z", time.Minute)}, "z"},
+		"the oldest of all has it":        {bmc("m", time.Second), []v1beta1.VirtualMachineBMC{bmc("y", time.Minute), bmc("z", time.Hour)}, "z"},
+		"the name decides within second":  {bmc("m", time.Second), []v1beta1.VirtualMachineBMC{bmc("a", time.Second)}, "a"},
+		"the name decides for it as well": {bmc("m", time.Second), []v1beta1.VirtualMachineBMC{bmc("n", time.Second)}, ""},
+		"one that is being deleted":       {bmc("m", time.Second), []v1beta1.VirtualMachineBMC{going}, ""},
+		"it is being deleted itself":      {goingToo, []v1beta1.VirtualMachineBMC{bmc("a", 0)}, "a"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			this := bmc("m", time.Second)
-			if got := takenBy(&this, append(tc.others, this)); got != tc.want {
+			if got := takenBy(&tc.this, append(tc.others, tc.this)); got != tc.want {
 				t.Errorf("taken by %q, want %q", got, tc.want)
 			}
 		})

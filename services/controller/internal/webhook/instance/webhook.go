@@ -168,7 +168,7 @@ func (w *Webhook) find(ctx context.Context, machine hypervisor.Ref) (*v1beta1.Vi
 	}
 	var found *v1beta1.VirtualMachineBMC
 	for n := range all.Items {
-		if bmc := &all.Items[n]; of(bmc, machine) && (found == nil || bmcresource.Older(bmc, found)) {
+		if bmc := &all.Items[n]; of(bmc, machine) && (found == nil || bmcresource.Precedes(bmc, found)) {
 			found = bmc
 		}
 	}
