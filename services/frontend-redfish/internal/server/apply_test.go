@@ -134,7 +134,9 @@ func TestApply_whatCannotBeServed(t *testing.T) {
 	}{
 		"a port that is taken": {func(e *registryv1.BMC) { e.Redfish.Https.Port = uint32(taken.Addr().(*net.TCPAddr).Port) }, "address already in use"},
 		"a broken certificate": {func(e *registryv1.BMC) { e.Redfish.Certificate.PrivateKeyPem = []byte("x") }, "read the BMC's certificate"},
-		"no certificate":       {func(e *registryv1.BMC) { e.Redfish.Certificate = nil }, "no certificate"},
+		"no certificate": {func(e *registryv1.BMC) {
+			e.Bmc, e.Redfish.Certificate = &referencev1.BMCReference{Namespace: "lab", Name: "another"}, nil
+		}, "no certificate"},
 		"no Redfish":           {func(e *registryv1.BMC) { e.Redfish = nil }, "no port"},
 		"no account":           {func(e *registryv1.BMC) { e.Accounts = e.Accounts[3:] }, "no account"},
 		"an empty password":    {func(e *registryv1.BMC) { e.Accounts = e.Accounts[:1]; e.Accounts[0].Password = "" }, "no account"},
@@ -169,6 +171,41 @@ func TestApply_aBrokenCertificateLeavesTheOneBefore(t *testing.T) {
 	}
 	if a := b.do(request{path: systemPath, user: admin, pass: "changed"}); a.status != http.StatusOK {
 		t.Errorf("GET = %d: credentials count whatever the certificate", a.status)
+	}
+}
+
+// A registry that has no certificate for a BMC for a while, as with a controller that
+// can't read its CA, takes none away that is valid.
+func TestApply_withoutCertificateKeepsTheOneBefore(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	without := proto.CloneOf(b.entry)
+	without.Redfish.Certificate = nil
+	if err := b.server.Apply(t.Context(), without); err != nil {
+		t.Errorf("an entry without a certificate: %v", err)
+	}
+	if a := b.get(systemPath); a.status != http.StatusOK {
+		t.Errorf("GET with the certificate before = %d", a.status)
+	}
+	expired := proto.CloneOf(b.entry)
+	expired.Redfish.Certificate.ChainPem, expired.Redfish.Certificate.PrivateKeyPem = selfSignedUntil(t, "expired", time.Now().Add(-time.Minute))
+	if err := b.server.Apply(t.Context(), expired); err != nil {
+		t.Errorf("an entry with an expired certificate: %v", err)
+	}
+	if err := b.server.Apply(t.Context(), without); err == nil {
+		t.Error("a certificate that has expired is served on")
+	}
+	b.apply()
+	if a := b.get(systemPath); a.status != http.StatusOK {
+		t.Errorf("GET with a certificate again = %d", a.status)
+	}
+	off := proto.CloneOf(without)
+	off.Redfish.Https, off.Redfish.Http = nil, &registryv1.Listener{Port: freePort(t)}
+	if err := b.server.Apply(t.Context(), off); err != nil {
+		t.Errorf("an entry without HTTPS: %v", err)
+	}
+	if err := b.server.Apply(t.Context(), without); err == nil {
+		t.Error("the certificate outlives HTTPS")
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
 	registryv1 "kubevirtbmc.dev/proto/gen/go/bmc/registry/v1"
@@ -37,6 +38,15 @@ type state struct {
 	uuid        string
 	accounts    *account.Set
 	certificate *tls.Certificate // nil: the frontend's own
+	expires     time.Time        // when certificate does
+}
+
+// lasting returns the certificate and when it expires, nil if it has.
+func (s *state) lasting(now time.Time) (*tls.Certificate, time.Time) {
+	if s.certificate == nil || now.After(s.expires) {
+		return nil, time.Time{}
+	}
+	return s.certificate, s.expires
 }
 
 // port is an open port, or none.
@@ -66,16 +76,22 @@ func endpointOf(c net.Conn) *endpoint {
 func (e *endpoint) apply(ctx context.Context, s *Server, bmc *registryv1.BMC) (ended int, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	next := &state{uuid: bmc.GetUuid(), accounts: account.NewSet(bmc.GetAccounts()), certificate: e.state.Load().certificate}
-	certificate, certificateErr := certificateOf(bmc.GetRedfish().GetCertificate())
-	if certificateErr == nil {
-		next.certificate = certificate
+	last := e.state.Load()
+	next := &state{uuid: bmc.GetUuid(), accounts: account.NewSet(bmc.GetAccounts())}
+	httpsPort := bmc.GetRedfish().GetHttps().GetPort()
+	var certificateErr error
+	next.certificate, next.expires, certificateErr = certificateOf(bmc.GetRedfish().GetCertificate())
+	switch {
+	case certificateErr != nil:
+		next.certificate, next.expires = last.certificate, last.expires
+	case next.certificate == nil && httpsPort != 0:
+		// A controller that has just started may have no CA at hand.
+		next.certificate, next.expires = last.lasting(time.Now())
 	}
 	e.state.Store(next)
 	ended = e.sessions.Keep(func(sn session.Session) bool { return next.accounts.Holds(sn.Account) })
 
 	var errs []error
-	httpsPort := bmc.GetRedfish().GetHttps().GetPort()
 	switch {
 	case httpsPort == 0:
 	case certificateErr != nil:
@@ -135,15 +151,17 @@ func (e *endpoint) close() {
 	e.sessions.Keep(func(session.Session) bool { return false })
 }
 
-// certificateOf returns a registry entry's certificate; nil where it has none.
-func certificateOf(c *registryv1.Certificate) (*tls.Certificate, error) {
+// certificateOf returns a registry entry's certificate and when it expires; nil
+// where it has none.
+func certificateOf(c *registryv1.Certificate) (*tls.Certificate, time.Time, error) {
 	if c == nil {
-		return nil, nil
+		return nil, time.Time{}, nil
 	}
 	pair, err := tls.X509KeyPair(c.GetChainPem(), c.GetPrivateKeyPem())
 	if err != nil {
-		return nil, fmt.Errorf("read the BMC's certificate: %w", err)
+		return nil, time.Time{}, fmt.Errorf("read the BMC's certificate: %w", err)
 	}
+	expires := pair.Leaf.NotAfter
 	pair.Leaf = nil // Parsed, it is most of an idle BMC's memory, and a server has no need of it.
-	return &pair, nil
+	return &pair, expires, nil
 }

@@ -221,13 +221,19 @@ func freePort(t testing.TB) uint32 {
 // selfSigned returns a certificate and its key as PEM.
 func selfSigned(t testing.TB, name string) (chain, key []byte) {
 	t.Helper()
+	return selfSignedUntil(t, name, time.Now().Add(time.Hour))
+}
+
+// selfSignedUntil returns one that expires at a time.
+func selfSignedUntil(t testing.TB, name string, expires time.Time) (chain, key []byte) {
+	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: expires, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
 	if err != nil {

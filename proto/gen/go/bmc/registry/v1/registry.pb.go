@@ -406,7 +406,8 @@ type RedfishEndpoint struct {
 	Https *Listener `protobuf:"bytes,1,opt,name=https,proto3" json:"https,omitempty"`
 	// The plain HTTP port; not set: plain HTTP is off.
 	Http *Listener `protobuf:"bytes,2,opt,name=http,proto3" json:"http,omitempty"`
-	// Certificate for HTTPS; not set: the frontend's own.
+	// Certificate for HTTPS; not set: the one that the frontend had before, until
+	// that expires, or else the frontend's own.
 	Certificate   *Certificate `protobuf:"bytes,3,opt,name=certificate,proto3" json:"certificate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
