@@ -38,6 +38,8 @@ type Account struct {
 	Username string
 	// Role is what the user may do.
 	Role registryv1.Role
+	// IPMI tells whether the user may log in over IPMI too.
+	IPMI bool
 
 	password digest
 }
@@ -56,13 +58,19 @@ func NewSet(accounts []*registryv1.Account) *Set {
 			!slices.Contains(a.GetProtocols(), registryv1.Protocol_PROTOCOL_REDFISH) {
 			continue
 		}
-		s.accounts = append(s.accounts, Account{a.GetUsername(), a.GetRole(), digestOf(a.GetPassword())})
+		s.accounts = append(s.accounts, Account{
+			Username: a.GetUsername(), Role: a.GetRole(), password: digestOf(a.GetPassword()),
+			IPMI: slices.Contains(a.GetProtocols(), registryv1.Protocol_PROTOCOL_IPMI),
+		})
 	}
 	return s
 }
 
 // Len returns how many accounts there are.
 func (s *Set) Len() int { return len(s.accounts) }
+
+// All returns the accounts, in the registry's order.
+func (s *Set) All() []Account { return s.accounts }
 
 // Check returns the account of a name and password. It takes the same time for
 // an unknown name as for a wrong password.

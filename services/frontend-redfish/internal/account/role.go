@@ -31,6 +31,11 @@ func Privileges(role registryv1.Role) Privilege {
 	}
 }
 
+// Roles returns the roles that there are; they are fixed.
+func Roles() []registryv1.Role {
+	return []registryv1.Role{registryv1.Role_ROLE_ADMINISTRATOR, registryv1.Role_ROLE_OPERATOR, registryv1.Role_ROLE_READ_ONLY}
+}
+
 // RoleName returns a role's Redfish name; empty for an unknown one.
 func RoleName(role registryv1.Role) string {
 	switch role {
@@ -43,6 +48,17 @@ func RoleName(role registryv1.Role) string {
 	default:
 		return ""
 	}
+}
+
+// Names returns the privileges' names in DSP0266.
+func (p Privilege) Names() []string {
+	var names []string
+	for i, name := range [...]string{"Login", "ConfigureSelf", "ConfigureComponents", "ConfigureUsers", "ConfigureManager"} {
+		if p.Has(1 << i) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // Has tells whether all of the wanted privileges are there.

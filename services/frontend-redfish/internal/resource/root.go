@@ -27,6 +27,7 @@ type ServiceRoot struct {
 	Managers                  Link             `json:"Managers"`
 	Chassis                   Link             `json:"Chassis"`
 	SessionService            Link             `json:"SessionService"`
+	AccountService            Link             `json:"AccountService"`
 	Registries                Link             `json:"Registries"`
 	Links                     RootLinks        `json:"Links"`
 }
@@ -56,7 +57,7 @@ func NewServiceRoot(bmcUUID string) *ServiceRoot {
 		UUID:           uuidOf(bmcUUID),
 		Vendor:         Vendor, Product: Product,
 		Systems: Link{SystemsURI}, Managers: Link{ManagersURI}, Chassis: Link{ChassisURI},
-		SessionService: Link{SessionServiceURI}, Registries: Link{RegistriesURI},
+		SessionService: Link{SessionServiceURI}, AccountService: Link{AccountServiceURI}, Registries: Link{RegistriesURI},
 		Links: RootLinks{Sessions: Link{SessionsURI}, ManagerProvidingService: &Link{ManagerURI}},
 	}
 }
@@ -84,6 +85,7 @@ func NewODataService() ODataService {
 		{"Chassis", ChassisURI},
 		{"SessionService", SessionServiceURI},
 		{"Sessions", SessionsURI},
+		{"AccountService", AccountServiceURI},
 		{"Registries", RegistriesURI},
 	} {
 		d.Value = append(d.Value, ODataElement{Name: e[0], Kind: "Singleton", URL: e[1]})

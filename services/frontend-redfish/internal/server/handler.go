@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"path"
 	"runtime/debug"
 	"strconv"
@@ -82,13 +83,23 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	ctx := callctx.WithRequestID(r.Context(), c.id)
 	defer s.finish(ctx, c)
-	// One form of each path: no redirects, which clients follow without their
-	// credentials or as GET.
-	r.URL.Path, r.URL.RawPath = path.Clean("/"+r.URL.Path), ""
+	cleanPath(r.URL)
 	if r.RequestURI == "*" {
 		r.RequestURI = "/*" // The router answers the server-wide form by itself.
 	}
 	s.mux.ServeHTTP(w, r.WithContext(context.WithValue(ctx, callKey{}, c)))
+}
+
+// cleanPath gives a URL the one form of its path: no redirects, which clients
+// follow without their credentials or as GET. An escaped slash stays part of a
+// name, unless the name would be none that the router leaves alone.
+func cleanPath(u *url.URL) {
+	raw := path.Clean("/" + u.EscapedPath())
+	clean, err := url.PathUnescape(raw)
+	if err != nil || path.Clean(clean) != clean {
+		clean, raw = path.Clean("/"+u.Path), ""
+	}
+	u.Path, u.RawPath = clean, raw
 }
 
 type callKey struct{}

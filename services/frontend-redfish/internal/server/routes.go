@@ -47,6 +47,12 @@ func (s *Server) routes() []*route {
 		{pattern: resource.SessionsURI + "/Members", operations: ops{post: {anybody, s.createSession}}},
 		{pattern: resource.SessionsURI + "/{id}", operations: ops{get: {login, s.getSession}, remove: {login, s.deleteSession}}},
 
+		{pattern: resource.AccountServiceURI, operations: ops{get: {login, getAccountService}}},
+		{pattern: resource.AccountsURI, operations: ops{get: {login, s.getAccounts}}},
+		{pattern: resource.AccountsURI + "/{id}", operations: ops{get: {login, s.getAccount}}},
+		{pattern: resource.RolesURI, operations: ops{get: {login, getRoles()}}},
+		{pattern: resource.RolesURI + "/{id}", operations: ops{get: {login, getRole}}},
+
 		{pattern: resource.SystemsURI, operations: ops{get: {login, fixed(resource.SystemsURI, "ComputerSystem", resource.SystemURI)}}},
 		{pattern: resource.SystemURI, operations: ops{get: {login, s.getSystem}, patch: {configure, s.patchSystem}}},
 		{pattern: resource.SystemResetURI, operations: ops{post: {configure, s.resetSystem}}},
@@ -118,6 +124,10 @@ func getOData(context.Context, *call) (reply, error) {
 
 func getMetadata(context.Context, *call) (reply, error) {
 	return reply{status: http.StatusOK, raw: resource.Metadata(), rawType: "application/xml; charset=utf-8"}, nil
+}
+
+func getAccountService(context.Context, *call) (reply, error) {
+	return ok(resource.NewAccountService())
 }
 
 func getRegistry(context.Context, *call) (reply, error) {
