@@ -22,6 +22,7 @@ hack/test.sh access pkg/kubeaccess -tags integration -count 1 -timeout 10m . ./r
 # One package at a time: there are tests that take KubeVirt's definitions away.
 hack/test.sh controller services/controller -tags integration -count 1 -p 1 -timeout 10m ./internal/app ./internal/certificate ./internal/reconciler ./internal/state ./internal/webhook || failed=1
 hack/test.sh access-processes test -tags integration -count 1 -timeout 15m -run 'OfKubernetes$' ./processes || failed=1
+hack/test.sh boot-override test -tags integration -count 1 -timeout 20m -parallel 4 -run 'OnKubeVirt$' ./processes || failed=1
 hack/test.sh bmcresource pkg/bmcresource -tags integration -count 1 -timeout 5m ./... || failed=1
 hack/test.sh contract-simulator pkg -count 1 -timeout 5m -run TestContract ./hypervisor/simulator || failed=1
 hack/test.sh acceptance-simulator services/power -count 1 -timeout 5m ./internal/acceptance || failed=1

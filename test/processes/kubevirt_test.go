@@ -19,6 +19,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -28,7 +29,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"kubevirtbmc.dev/api/v1beta1"
@@ -36,8 +39,10 @@ import (
 	"kubevirtbmc.dev/pkg/bootoverride"
 	"kubevirtbmc.dev/pkg/certs"
 	"kubevirtbmc.dev/pkg/grpcclient"
+	"kubevirtbmc.dev/pkg/kubeaccess/rbactest"
 	"kubevirtbmc.dev/pkg/testport"
 	bootv1 "kubevirtbmc.dev/proto/gen/go/bmc/boot/v1"
+	consolev1 "kubevirtbmc.dev/proto/gen/go/bmc/console/v1"
 	powerv1 "kubevirtbmc.dev/proto/gen/go/bmc/power/v1"
 	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
 	"kubevirtbmc.dev/test/launch"
@@ -58,6 +63,7 @@ var (
 	namespaces = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
 	secrets    = schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
 	bmcs       = schema.GroupVersionResource{Group: "bmc.kubevirt.io", Version: "v1beta1", Resource: "virtualmachinebmcs"}
+	events     = schema.GroupVersionResource{Group: "events.k8s.io", Version: "v1", Resource: "events"}
 	vms        = schema.GroupVersionResource{Group: "kubevirt.io", Version: "v1", Resource: "virtualmachines"}
 	vmis       = schema.GroupVersionResource{Group: "kubevirt.io", Version: "v1", Resource: "virtualmachineinstances"}
 	mutating   = schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1", Resource: "mutatingwebhookconfigurations"}
@@ -65,18 +71,22 @@ var (
 )
 
 // lab is KUBECONFIG's cluster with KubeVirt, a controller with webhooks and a power
-// service whose overrides are carried out at admission, both processes.
+// service whose overrides are carried out at admission, both processes with the
+// rights of their manifests.
 type lab struct {
 	*testing.T
+	config     *rest.Config
 	client     dynamic.Interface
 	namespace  string
 	power      powerv1.PowerServiceClient
 	boot       bootv1.BootServiceClient
+	console    consolev1.ConsoleServiceClient
 	controller *launch.Process
 	// start starts the controller again.
-	start         func()
-	powerProcess  *launch.Process
-	powerHealth   string
+	start        func()
+	powerProcess *launch.Process
+	// health are the addresses of the services' health and metrics.
+	health        map[string]string
 	configuration string
 }
 
@@ -91,7 +101,7 @@ func newLab(t *testing.T) *lab {
 		t.Fatal(err)
 	}
 	config.QPS, config.Burst = 100, 200
-	l := &lab{T: t, namespace: "lab-" + strings.ToLower(rand.Text()[:8])}
+	l := &lab{T: t, config: config, namespace: "lab-" + strings.ToLower(rand.Text()[:8])}
 	if l.client, err = dynamic.NewForConfig(config); err != nil {
 		t.Fatal(err)
 	}
@@ -117,17 +127,23 @@ func newLab(t *testing.T) *lab {
 	first := testport.FreeRow(t, 5)
 	address := func(n int) string { return fmt.Sprintf("127.0.0.1:%d", first+n) }
 	webhook := net.JoinHostPort(host, fmt.Sprint(first+4))
+	l.health = map[string]string{"controller": address(1), "power": address(3)}
+	account := func(service string) string {
+		return rbactest.New(t, config, service, rbactest.Where{
+			Own: l.namespace, Serves: []string{l.namespace}, Names: map[string]string{"virtbmc-controller.kubevirtbmc-system": l.configuration},
+		}).Kubeconfig()
+	}
+	controllers := account("controller")
 	program := launch.Build(t, "services/controller")
 	l.start = func() {
-		l.controller = launch.Start(t, nil, program, append(c.serve(address(0)), "--health-listen", address(1), "--kubeconfig", kubeconfig,
+		l.controller = launch.Start(t, nil, program, append(c.serve(address(0)), "--health-listen", l.health["controller"], "--kubeconfig", controllers,
 			"--namespace", l.namespace, "--namespaces", l.namespace, "--default-ipmi", "--boot-override-strategy", "Admission", "--webhook-listen", webhook, "--webhook-url", "https://"+webhook,
 			"--webhook-tls-cert-file", webhookCert, "--webhook-tls-key-file", webhookKey, "--webhook-ca-file", webhookCA)...)
 		l.controller.WaitReady(t, webhook)
 	}
 	l.start()
-	l.powerHealth = address(3)
-	l.powerProcess = launch.Start(t, nil, launch.Build(t, "services/power"), append(c.serve(address(2)), "--health-listen", l.powerHealth,
-		"--replica", "power-0", "--hypervisor", "kubevirt", "--bmcs", "resources", "--kubeconfig", kubeconfig, "--namespaces", l.namespace,
+	l.powerProcess = launch.Start(t, nil, launch.Build(t, "services/power"), append(c.serve(address(2)), "--health-listen", l.health["power"],
+		"--replica", "power-0", "--hypervisor", "kubevirt", "--bmcs", "resources", "--kubeconfig", account("power"), "--namespaces", l.namespace,
 		"--boot-override-strategy", "Admission")...)
 	l.powerProcess.WaitReady(t, address(2))
 	t.Cleanup(func() {
@@ -145,7 +161,7 @@ func newLab(t *testing.T) *lab {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	l.power, l.boot = powerv1.NewPowerServiceClient(conn), bootv1.NewBootServiceClient(conn)
+	l.power, l.boot, l.console = powerv1.NewPowerServiceClient(conn), bootv1.NewBootServiceClient(conn), consolev1.NewConsoleServiceClient(conn)
 	l.eventually("webhooks are registered", func() error {
 		_, err := l.client.Resource(mutating).Get(t.Context(), l.configuration, metav1.GetOptions{})
 		return err
@@ -306,6 +322,21 @@ func (g *guest) do(action powerv1.PowerAction) {
 	}
 }
 
+// startsByItself tells whether KubeVirt starts a machine that is new, and waits until
+// that runs.
+func (g *guest) startsByItself(strategy string) bool {
+	g.Helper()
+	if strategy != "Always" && strategy != "RerunOnFailure" {
+		return false
+	}
+	g.eventually("KubeVirt has started it", func() error {
+		_, err := g.client.Resource(vmis).Namespace(g.namespace).Get(g.Context(), g.name, metav1.GetOptions{})
+		return err
+	})
+	g.do(turnOn) // It waits until the machine runs.
+	return true
+}
+
 // instance is the machine's instance.
 func (g *guest) instance() *unstructured.Unstructured {
 	g.Helper()
@@ -370,13 +401,18 @@ func (g *guest) wantUntouched() {
 		if diff := cmp.Diff(g.template, template); diff != "" {
 			g.Fatalf("%s: the template was changed (-before +now):\n%s", g.name, diff)
 		}
-		conditions, _, _ := unstructured.NestedSlice(vm.Object, "status", "conditions")
-		if slices.ContainsFunc(conditions, func(c any) bool {
-			return c.(map[string]any)["type"] == "RestartRequired" && c.(map[string]any)["status"] == "True"
-		}) {
-			g.Fatalf("%s: KubeVirt wants a restart: %v", g.name, conditions)
+		if restartRequired(vm) {
+			g.Fatalf("%s: KubeVirt wants a restart: %v", g.name, vm.Object["status"])
 		}
 	}
+}
+
+// restartRequired tells whether KubeVirt wants a machine to be restarted.
+func restartRequired(vm *unstructured.Unstructured) bool {
+	conditions, _, _ := unstructured.NestedSlice(vm.Object, "status", "conditions")
+	return slices.ContainsFunc(conditions, func(c any) bool {
+		return c.(map[string]any)["type"] == "RestartRequired" && c.(map[string]any)["status"] == "True"
+	})
 }
 
 const (
@@ -401,12 +437,7 @@ func TestBootOverride_onceOnKubeVirt(t *testing.T) {
 			l := *l
 			l.T = t
 			g := l.add("vm-"+strings.ToLower(strategy), strategy)
-			if strategy == "Always" {
-				g.eventually("KubeVirt has started it", func() error {
-					_, err := l.client.Resource(vmis).Namespace(l.namespace).Get(t.Context(), g.name, metav1.GetOptions{})
-					return err
-				})
-				g.do(turnOn)
+			if g.startsByItself(strategy) {
 				id := g.arm(toCD, anyMode)
 				g.do(cycle)
 				g.wantBoots("armed while on", "root=2 cd=1 nic=3 by "+id)
@@ -448,12 +479,9 @@ func TestBootOverride_onceOnKubeVirt(t *testing.T) {
 	}
 }
 
-// A dry run shows the override and does not use it up.
-func TestBootOverride_dryRunOnKubeVirt(t *testing.T) {
-	t.Parallel()
-	l := newLab(t)
-	g := l.add("vm", "Manual")
-	id := g.arm(toCD, anyMode)
+// dryRun has the API server say what the machine's next instance would be.
+func (g *guest) dryRun() *unstructured.Unstructured {
+	g.Helper()
 	vm := g.vm()
 	spec, _, _ := unstructured.NestedMap(vm.Object, "spec", "template", "spec")
 	vmi := &unstructured.Unstructured{Object: map[string]any{
@@ -464,13 +492,28 @@ func TestBootOverride_dryRunOnKubeVirt(t *testing.T) {
 		}}},
 		"spec": spec,
 	}}
-	answer, err := l.client.Resource(vmis).Namespace(l.namespace).Create(t.Context(), vmi, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	answer, err := g.client.Resource(vmis).Namespace(g.namespace).Create(g.Context(), vmi, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	if err != nil {
-		t.Fatal(err)
+		g.Fatal(err)
 	}
+	return answer
+}
+
+// A dry run shows the override and does not use it up.
+func TestBootOverride_dryRunOnKubeVirt(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	g := l.add("vm", "Manual")
+	id := g.arm(toCD, anyMode)
 	want := "root=2 cd=1 nic=3 by " + id
-	if got := bootsBy(answer); got != want {
-		t.Errorf("the dry run boots by %s, want %s", got, want)
+	for range 2 {
+		// On a loaded machine the webhook may be late for one, as for any instance.
+		g.eventually("a dry run shows the override", func() error {
+			if got := bootsBy(g.dryRun()); got != want {
+				return fmt.Errorf("it boots by %s, want %s", got, want)
+			}
+			return nil
+		})
 	}
 	response, err := g.boot.GetBoot(t.Context(), &bootv1.GetBootRequest{Bmc: g.reference()})
 	if err != nil || response.GetStatus().GetOverrideId() != id || response.GetStatus().GetOverride().GetTarget() != toCD {
@@ -479,6 +522,18 @@ func TestBootOverride_dryRunOnKubeVirt(t *testing.T) {
 	g.do(turnOn)
 	g.wantBoots("after a dry run", want)
 	g.wantDisarmed()
+	g.wantUntouched()
+
+	// What wantUntouched looks for comes in time where somebody changes the template.
+	patch := []byte(`[{"op": "replace", "path": "/spec/template/spec/domain/devices/disks/0/bootOrder", "value": 7}]`)
+	if _, err := l.client.Resource(vms).Namespace(l.namespace).Patch(t.Context(), g.name, types.JSONPatchType, patch, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(quiet); !restartRequired(g.vm()); time.Sleep(200 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("after a change of the template KubeVirt does not want a restart within %s", quiet)
+		}
+	}
 }
 
 // What was armed for a machine is not for another one of its name.
@@ -501,6 +556,7 @@ func TestBootOverride_machineMadeAnewOnKubeVirt(t *testing.T) {
 	g.wantDisarmed()
 	g.do(turnOn)
 	g.wantBoots("another machine", ownOrder)
+	g.wantUntouched()
 }
 
 // While nobody answers for the webhook, machines start without their override. That
@@ -508,57 +564,145 @@ func TestBootOverride_machineMadeAnewOnKubeVirt(t *testing.T) {
 // fails visibly. The next one works again.
 func TestBootOverride_withoutWebhookOnKubeVirt(t *testing.T) {
 	t.Parallel()
+	for name, away := range map[string]func(*lab){
+		"gone": func(l *lab) { l.controller.Kill() },
+		"hanging": func(l *lab) {
+			if err := syscall.Kill(l.controller.PID(), syscall.SIGSTOP); err != nil {
+				l.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLab(t)
+			g := l.add("vm", "Manual")
+			away(l)
+			id := g.arm(toCD, anyMode)
+			asked := time.Now()
+			if got := bootsBy(g.dryRun()); got != ownOrder {
+				t.Errorf("while nobody answers it boots by %s, want %s", got, ownOrder)
+			}
+			// The API server waits for 2 s; the rest is a machine under load.
+			if took := time.Since(asked); took > 6*time.Second {
+				t.Errorf("an instance takes %s to be made", took)
+			}
+			g.request(turnOn)
+			g.eventually("the override is given up", func() error {
+				if b := g.bypassed(); b == nil || b.ID != id {
+					return fmt.Errorf("bypassed: %+v", b)
+				}
+				return nil
+			})
+			g.wantDisarmed()
+			if got := metric(t, l.metrics("power"), bypasses); got != 2 {
+				t.Errorf("%v instances came without their override, want 2", got)
+			}
+			if got := l.complaints(); got != 2 {
+				t.Errorf("the power service says so %d times, want 2:\n%s", got, l.powerProcess.Stderr())
+			}
+			g.do(turnOn) // It waits until the machine runs.
+			g.wantBoots("given up", ownOrder)
+
+			l.controller.Kill()
+			l.start()
+			g.wantAvailable("False WebhookBypassed")
+			g.eventually("a warning event", func() error { return g.warned("WebhookBypassed", id) })
+			id = g.arm(toCD, anyMode)
+			g.do(cycle)
+			g.wantBoots("with the webhook again", "root=2 cd=1 nic=3 by "+id)
+			g.wantDisarmed()
+			if b := g.bypassed(); b != nil {
+				t.Errorf("an override has worked, and still %+v", b)
+			}
+			g.wantAvailable("True Admission")
+			g.wantUntouched()
+		})
+	}
+}
+
+// Where the webhook is back in time, the machine that is made anew has its override.
+func TestBootOverride_webhookBackInTimeOnKubeVirt(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	g := l.add("vm", "Manual")
 	l.controller.Kill()
 	id := g.arm(toCD, anyMode)
-	if _, err := g.power.TransitionPower(t.Context(), &powerv1.TransitionPowerRequest{Bmc: g.reference(), Action: turnOn}); err != nil {
-		t.Fatal(err)
-	}
-	bypassed := func() *bootoverride.Bypassed {
-		t.Helper()
-		is, err := l.client.Resource(bmcs).Namespace(l.namespace).Get(t.Context(), g.name, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var state map[string]json.RawMessage
-		if err := json.Unmarshal([]byte(is.GetAnnotations()[v1beta1.AnnotationState]), &state); err != nil {
-			t.Fatal(err)
-		}
-		var b *bootoverride.Bypassed
-		if raw, ok := state[bootoverride.BypassedKey]; ok {
-			if err := json.Unmarshal(raw, &b); err != nil {
-				t.Fatal(err)
-			}
-		}
-		return b
-	}
-	g.eventually("the override is given up", func() error {
-		if b := bypassed(); b == nil || b.ID != id {
-			return fmt.Errorf("bypassed: %+v", b)
+	g.request(turnOn)
+	g.eventually("an instance without its override is seen", func() error {
+		if got := l.complaints(); got != 1 {
+			return fmt.Errorf("%d complaints", got)
 		}
 		return nil
 	})
-	g.wantDisarmed()
-	if got := metric(t, l.metrics(), "vbmc_power_boot_override_bypasses_total"); got != 2 {
-		t.Errorf("%v instances came without their override, want 2", got)
-	}
-	if got := strings.Count(l.powerProcess.Stderr(), "the machine started without its boot override"); got != 2 {
-		t.Errorf("the power service says so %d times, want 2:\n%s", got, l.powerProcess.Stderr())
-	}
-	g.do(turnOn) // It waits until the machine runs.
-	g.wantBoots("given up", ownOrder)
-
 	l.start()
-	g.wantAvailable("False WebhookBypassed")
-	id = g.arm(toCD, anyMode)
-	g.do(cycle)
-	g.wantBoots("with the webhook again", "root=2 cd=1 nic=3 by "+id)
+	g.do(turnOn) // It waits until the machine runs.
+	g.wantBoots("made anew", "root=2 cd=1 nic=3 by "+id)
 	g.wantDisarmed()
-	if b := bypassed(); b != nil {
-		t.Errorf("an override has worked, and still %+v", b)
+	if got := metric(t, l.metrics("power"), bypasses); got != 1 {
+		t.Errorf("%v instances came without their override, want 1", got)
 	}
-	g.wantAvailable("True Admission")
+	if b := g.bypassed(); b != nil {
+		t.Errorf("the override has worked, and still %+v", b)
+	}
+	g.do(cycle)
+	g.wantBoots("the start after that", ownOrder)
+	g.wantUntouched()
+}
+
+// bypasses counts the instances that came without their override.
+const bypasses = "vbmc_power_boot_override_bypasses_total"
+
+// complaints is how often the power service has said that an instance came without
+// its override.
+func (l *lab) complaints() int {
+	return strings.Count(l.powerProcess.Stderr(), "the machine started without its boot override")
+}
+
+// request asks for an action and does not wait for it.
+func (g *guest) request(action powerv1.PowerAction) {
+	g.Helper()
+	if _, err := g.power.TransitionPower(g.Context(), &powerv1.TransitionPowerRequest{Bmc: g.reference(), Action: action}); err != nil {
+		g.Fatalf("%s: %s: %v", g.name, action, err)
+	}
+}
+
+// bypassed is the override that the services remember to have given up; nil: none.
+func (g *guest) bypassed() *bootoverride.Bypassed {
+	g.Helper()
+	is, err := g.client.Resource(bmcs).Namespace(g.namespace).Get(g.Context(), g.name, metav1.GetOptions{})
+	if err != nil {
+		g.Fatal(err)
+	}
+	var state map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(is.GetAnnotations()[v1beta1.AnnotationState]), &state); err != nil {
+		g.Fatal(err)
+	}
+	var b *bootoverride.Bypassed
+	if raw, ok := state[bootoverride.BypassedKey]; ok {
+		if err := json.Unmarshal(raw, &b); err != nil {
+			g.Fatal(err)
+		}
+	}
+	return b
+}
+
+// warned is an error unless there is a warning event of the BMC with a reason, whose
+// message has a text.
+func (g *guest) warned(reason, text string) error {
+	list, err := g.client.Resource(events).Namespace(g.namespace).List(g.Context(), metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	var all []string
+	for _, event := range list.Items {
+		of, _, _ := unstructured.NestedString(event.Object, "regarding", "name")
+		note, _, _ := unstructured.NestedString(event.Object, "note")
+		if event.Object["type"] == "Warning" && event.Object["reason"] == reason && of == g.name && strings.Contains(note, text) {
+			return nil
+		}
+		all = append(all, fmt.Sprintf("%v %v of %s: %s", event.Object["type"], event.Object["reason"], of, note))
+	}
+	return fmt.Errorf("none is %s: %q", reason, all)
 }
 
 // wantAvailable waits until the BMC says of overrides whether they take effect.
@@ -582,10 +726,11 @@ func (g *guest) wantAvailable(want string) {
 	})
 }
 
-func (l *lab) metrics() string {
+// metrics are those of a service.
+func (l *lab) metrics(of string) string {
 	l.Helper()
-	s := &system{t: l.T, services: map[string]*service{"power": {health: l.powerHealth}}}
-	status, text := s.get("power", "/metrics")
+	s := &system{t: l.T, services: map[string]*service{of: {health: l.health[of]}}}
+	status, text := s.get(of, "/metrics")
 	if status != http.StatusOK {
 		l.Fatalf("metrics: %d %s", status, text)
 	}

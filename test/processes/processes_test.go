@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"kubevirtbmc.dev/pkg/kubeaccess/rbactest"
 	"kubevirtbmc.dev/pkg/testport"
 	"kubevirtbmc.dev/test/launch"
 )
@@ -29,7 +30,7 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	status := m.Run()
+	status := rbactest.RunPart(m, "controller")
 	launch.CleanUp()
 	os.Exit(status)
 }
