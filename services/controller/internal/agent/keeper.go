@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 
@@ -53,8 +54,8 @@ func metadataOf(kind schema.GroupVersionKind) *metav1.PartialObjectMetadata {
 // Trim leaves of a Deployment what a Keeper looks at, for the cache.
 func Trim(in any) (any, error) {
 	if d, ok := in.(*appsv1.Deployment); ok {
-		d.Spec = appsv1.DeploymentSpec{}
-		d.Annotations, d.ManagedFields = nil, nil
+		d.Spec, d.ManagedFields = appsv1.DeploymentSpec{}, nil
+		maps.DeleteFunc(d.Annotations, func(key, _ string) bool { return key != annotationDigest && key != annotationGeneration })
 	}
 	return in, nil
 }
@@ -69,6 +70,8 @@ type Config struct {
 	Live client.Reader
 	// FieldManager is who applies.
 	FieldManager string
+	// Again calls for another look at a BMC.
+	Again func(namespace, name string)
 }
 
 // Keeper makes agents what they are to be. Its methods may be called from several
@@ -78,6 +81,7 @@ type Keeper struct {
 
 	mu      sync.Mutex
 	applied map[types.NamespacedName]map[schema.GroupVersionKind]version
+	rollout rollout
 }
 
 // version is an object as it was applied last.
@@ -87,11 +91,16 @@ type version struct {
 	// seen is what changes when somebody changes the object: its resourceVersion,
 	// and its generation where its status changes that too.
 	seen string
+	// generation is the object's; 0: it has none.
+	generation int64
 }
 
 // New makes a Keeper.
 func New(config Config) *Keeper {
-	return &Keeper{config: config, applied: map[types.NamespacedName]map[schema.GroupVersionKind]version{}}
+	return &Keeper{
+		config: config, applied: map[types.NamespacedName]map[schema.GroupVersionKind]version{},
+		rollout: rollout{max: config.Options.MaxUnavailable, begun: map[types.NamespacedName]begun{}},
+	}
 }
 
 // State is how an agent is.
@@ -102,6 +111,8 @@ type State struct {
 	// Waiting is why there is no pod that serves, if the Deployment knows; empty: it
 	// does not.
 	Waiting string
+	// Outdated tells that it is to get a new version when it is its turn.
+	Outdated bool
 }
 
 // object is one of an agent's.
@@ -109,15 +120,18 @@ type object struct {
 	kind  schema.GroupVersionKind
 	name  string
 	apply runtime.ApplyConfiguration
+	// digest is the Deployment's, as annotationDigest has it.
+	digest string
 }
 
 func (o Objects) list() []object {
 	return []object{
-		{metadataKinds[0], *o.ServiceAccount.Name, o.ServiceAccount},
-		{metadataKinds[1], *o.Role.Name, o.Role},
-		{metadataKinds[2], *o.RoleBinding.Name, o.RoleBinding},
-		{metadataKinds[3], *o.CA.Name, o.CA},
-		{deployments, *o.Deployment.Name, o.Deployment}, // Last: its pods need the others.
+		{metadataKinds[0], *o.ServiceAccount.Name, o.ServiceAccount, ""},
+		{metadataKinds[1], *o.Role.Name, o.Role, ""},
+		{metadataKinds[2], *o.RoleBinding.Name, o.RoleBinding, ""},
+		{metadataKinds[3], *o.CA.Name, o.CA, ""},
+		// Last: its pods need the others.
+		{deployments, *o.Deployment.Name, o.Deployment, o.Deployment.Annotations[annotationDigest]},
 	}
 }
 
@@ -128,16 +142,21 @@ func (k *Keeper) Keep(ctx context.Context, b BMC) (State, error) {
 	if err != nil {
 		return State{Refused: fmt.Sprintf("read CA certificates for agents: %v", err)}, nil
 	}
-	want := k.config.Options.Objects(b, string(ca)).list()
+	objects := k.config.Options.Objects(b, string(ca))
+	if err := objects.mark(b.Generation); err != nil {
+		return State{}, fmt.Errorf("mark Deployment of agent: %w", err)
+	}
+	want := objects.list()
 	if _, err := k.remove(ctx, b, want); err != nil {
 		return State{}, err
 	}
 	var state State
 	for _, o := range want {
-		refused, err := k.keep(ctx, b, o)
+		refused, outdated, err := k.keep(ctx, b, o)
 		if err != nil {
 			return State{}, fmt.Errorf("apply %s %s of agent: %w", o.kind.Kind, o.name, err)
 		}
+		state.Outdated = outdated
 		if refused != "" {
 			state.Refused = fmt.Sprintf("%s %s: %s", o.kind.Kind, o.name, refused)
 			break
@@ -150,16 +169,19 @@ func (k *Keeper) Keep(ctx context.Context, b BMC) (State, error) {
 	}
 	if err == nil && ownedBy(is, b.UID) {
 		state.Waiting = waiting(is)
+		if available(is) {
+			return state, k.next(ctx)
+		}
 	}
 	return state, nil
 }
 
 // keep makes one object what it is to be. It is refused where only people can mend
-// what is in the way.
-func (k *Keeper) keep(ctx context.Context, b BMC, o object) (refused string, err error) {
+// what is in the way, and outdated where it is to change later.
+func (k *Keeper) keep(ctx context.Context, b BMC, o object) (refused string, outdated bool, err error) {
 	digest, err := digestOf(o.apply)
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	is := newObject(o.kind)
 	key := client.ObjectKey{Namespace: b.Namespace, Name: o.name}
@@ -174,22 +196,35 @@ func (k *Keeper) keep(ctx context.Context, b BMC, o object) (refused string, err
 	case apierrors.IsNotFound(err):
 		is = nil
 	case apierrors.IsForbidden(err):
-		return shorten(err.Error()), nil
+		return shorten(err.Error()), false, nil
 	case err != nil:
-		return "", err
+		return "", false, err
 	case !ownedBy(is, b.UID):
-		return notOwned(is), nil
+		return notOwned(is), false, nil
 	}
 	if is != nil && k.last(b, o.kind).is(is, digest) {
-		return "", nil
+		return "", false, nil
 	}
-	return k.apply(ctx, b, o, is, digest)
+	d, ok := is.(*appsv1.Deployment)
+	if !ok || !upgrades(d, b, o.digest) {
+		refused, _, err = k.apply(ctx, b, o, is, digest)
+		return refused, false, err
+	}
+	admitted, err := k.admit(ctx, b.key(), d)
+	if err != nil || !admitted {
+		return "", !admitted, err
+	}
+	refused, applied, err := k.apply(ctx, b, o, is, digest)
+	k.started(b.key(), applied)
+	return refused, false, err
 }
 
-func (k *Keeper) apply(ctx context.Context, b BMC, o object, is client.Object, digest [sha256.Size]byte) (refused string, err error) {
+// apply applies one object. What it returns of it has no generation where the object
+// is to be made anew, and is nil where nothing has changed.
+func (k *Keeper) apply(ctx context.Context, b BMC, o object, is client.Object, digest [sha256.Size]byte) (refused string, applied *version, err error) {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o.apply)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	content := &unstructured.Unstructured{Object: fields}
 	if is != nil {
@@ -198,35 +233,39 @@ func (k *Keeper) apply(ctx context.Context, b BMC, o object, is client.Object, d
 	err = k.config.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(content), client.ForceOwnership, client.FieldOwner(k.config.FieldManager))
 	switch {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		return "", nil // It goes with all that is in it.
+		return "", nil, nil // It goes with all that is in it.
 	case is != nil && immutable(err):
 		// As a Deployment of an earlier line with another selector; the deletion calls
 		// for the next look.
 		uid := is.GetUID()
-		return "", client.IgnoreNotFound(k.config.Client.Delete(ctx, is, client.Preconditions{UID: &uid}))
+		return "", &version{}, client.IgnoreNotFound(k.config.Client.Delete(ctx, is, client.Preconditions{UID: &uid}))
 	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsBadRequest(err):
-		return shorten(err.Error()), nil
+		return shorten(err.Error()), nil, nil
 	case err != nil:
-		return "", err
+		return "", nil, err
 	}
-	k.remember(b, o.kind, version{digest: digest, uid: content.GetUID(), seen: seen(content)})
-	return "", nil
+	v := version{digest: digest, uid: content.GetUID(), seen: seen(content), generation: content.GetGeneration()}
+	k.remember(b, o.kind, v)
+	return "", &v, nil
 }
 
 // Remove removes what a BMC has of an agent. It is not done while the agent's pods
 // end: they serve meanwhile, and need their rights.
 func (k *Keeper) Remove(ctx context.Context, b BMC) (done bool, err error) {
-	k.mu.Lock()
-	delete(k.applied, types.NamespacedName{Namespace: b.Namespace, Name: b.Name})
-	k.mu.Unlock()
+	k.forget(b.key())
 	return k.remove(ctx, b, nil)
 }
 
 // Forget drops what is known of a BMC that is gone. Its objects go with it.
 func (k *Keeper) Forget(namespace, name string) {
+	k.forget(types.NamespacedName{Namespace: namespace, Name: name})
+}
+
+func (k *Keeper) forget(key types.NamespacedName) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	delete(k.applied, types.NamespacedName{Namespace: namespace, Name: name})
+	delete(k.applied, key)
+	k.rollout.forget(key, true)
 }
 
 // remove removes a BMC's objects other than those that it is to have: Deployments
@@ -301,13 +340,13 @@ func (k *Keeper) delete(ctx context.Context, o client.Object) error {
 func (k *Keeper) last(b BMC, kind schema.GroupVersionKind) version {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.applied[types.NamespacedName{Namespace: b.Namespace, Name: b.Name}][kind]
+	return k.applied[b.key()][kind]
 }
 
 func (k *Keeper) remember(b BMC, kind schema.GroupVersionKind, v version) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	key := types.NamespacedName{Namespace: b.Namespace, Name: b.Name}
+	key := b.key()
 	if k.applied[key] == nil {
 		k.applied[key] = map[schema.GroupVersionKind]version{}
 	}

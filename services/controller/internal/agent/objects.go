@@ -82,6 +82,8 @@ type Ports struct{ HTTP, HTTPS, IPMI int32 }
 type BMC struct {
 	Namespace, Name string
 	UID             types.UID
+	// Generation is the VirtualMachineBMC's.
+	Generation int64
 	// Machine is the name of its VirtualMachine.
 	Machine string
 	// Networks is the value of the annotation of network attachments; empty: the pod
@@ -91,6 +93,10 @@ type BMC struct {
 	Resources *v1beta1.ResourceRequirements
 	// NodeSelector is the labels that the pod's node must have.
 	NodeSelector map[string]string
+}
+
+func (b *BMC) key() types.NamespacedName {
+	return types.NamespacedName{Namespace: b.Namespace, Name: b.Name}
 }
 
 // ObjectName is the name of most of an agent's objects.

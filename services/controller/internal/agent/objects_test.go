@@ -32,7 +32,7 @@ func options() Options {
 		Registry: "dns:///virtbmc-controller.kubevirtbmc-system.svc:9443",
 		Power:    "dns:///virtbmc-power.kubevirtbmc-system.svc:9443",
 		Media:    "dns:///virtbmc-media.kubevirtbmc-system.svc:9443",
-		Audience: "bmc.kubevirt.io", CAFile: "/ca.crt",
+		Audience: "bmc.kubevirt.io", CAFile: "/ca.crt", MaxUnavailable: DefaultMaxUnavailable,
 	}
 }
 
@@ -170,6 +170,7 @@ func TestOptions_Validate(t *testing.T) {
 		"no file of the CA":    {func(o *Options) { o.CAFile = "" }, ""},
 		"an unknown policy":    {func(o *Options) { o.PullPolicy = "Sometimes" }, `"Sometimes" is none of`},
 		"a request of nothing": {func(o *Options) { o.MemoryRequest = "much" }, `--agent-memory-request: "much"`},
+		"none unavailable":     {func(o *Options) { o.MaxUnavailable = 0 }, "--agent-max-unavailable: 0 is less than 1"},
 		"a limit of nothing":   {func(o *Options) { o.CPULimit = "one" }, `--agent-cpu-limit: "one"`},
 	} {
 		o := options()

@@ -33,6 +33,9 @@ type Options struct {
 	Registry, Power, Media string
 	// Audience of the agents' tokens.
 	Audience string
+	// MaxUnavailable is how many agents may be unavailable while others get a new
+	// version, as of the image; at least 1.
+	MaxUnavailable int
 	// LogLevel of the agents.
 	LogLevel string
 	// CAFile is a PEM file with the CA certificates that the services' certificates
@@ -67,6 +70,9 @@ func (o *Options) Validate() error {
 	case "", corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever:
 	default:
 		errs = append(errs, fmt.Errorf("--agent-image-pull-policy: %q is none of Always, IfNotPresent, Never", o.PullPolicy))
+	}
+	if o.MaxUnavailable < 1 {
+		errs = append(errs, fmt.Errorf("--agent-max-unavailable: %d is less than 1", o.MaxUnavailable))
 	}
 	for flag, value := range map[string]string{
 		"cpu-request": o.CPURequest, "memory-request": o.MemoryRequest, "cpu-limit": o.CPULimit, "memory-limit": o.MemoryLimit,

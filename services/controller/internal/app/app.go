@@ -122,6 +122,7 @@ func addAgentFlags(flags *flag.FlagSet, o *agent.Options) {
 	flags.StringVar(&o.Media, "agent-media", "", "gRPC `target` of the media service, the same way")
 	flags.StringVar(&o.Audience, "agent-token-audience", kubeaccess.DefaultAudience, "`audience` of the agents' tokens, one of --access-audience's of the services")
 	flags.StringVar(&o.CAFile, "agent-ca-file", "", "PEM `file` with the CA certificates that the services' certificates come from, of which agents get a copy; read again when it changes; empty: those of --ca-bundle")
+	flags.IntVar(&o.MaxUnavailable, "agent-max-unavailable", agent.DefaultMaxUnavailable, "how many agents may be unavailable while others get a new version of image or flags")
 	flags.StringVar(&o.LogLevel, "agent-log-level", "", "least severe log lines that agents write; empty: the agent's default")
 }
 

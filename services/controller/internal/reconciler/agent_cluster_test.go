@@ -68,7 +68,7 @@ func (s *site) withAgents(edit ...func(*agent.Options)) func(*reconciler.Config)
 	options := agent.Options{
 		ImageName: "kubevirtbmc.test/virtbmc", ImageTag: "1", CPURequest: "10m", MemoryRequest: "32Mi",
 		Registry: "dns:///controller.test:9443", Power: "dns:///power.test:9443", Media: "dns:///media.test:9443",
-		Audience: access.Group, CAFile: filepath.Join(s.TempDir(), "ca.pem"),
+		Audience: access.Group, CAFile: filepath.Join(s.TempDir(), "ca.pem"), MaxUnavailable: agent.DefaultMaxUnavailable,
 	}
 	for _, e := range edit {
 		e(&options)

@@ -450,7 +450,8 @@ func (c *controller) wantServed(s *site, group string, want float64) {
 	})
 }
 
-// gauge is a controller's gauge of that name, of the label's value.
+// gauge is a controller's gauge of that name, of the label's value; empty: it has
+// none.
 func (c *controller) gauge(name, label string) (float64, error) {
 	families, err := c.metrics.Gather()
 	if err != nil {
@@ -458,7 +459,7 @@ func (c *controller) gauge(name, label string) (float64, error) {
 	}
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
-			if family.GetName() == name && m.GetLabel()[0].GetValue() == label {
+			if family.GetName() == name && (label == "" || m.GetLabel()[0].GetValue() == label) {
 				return m.GetGauge().GetValue(), nil
 			}
 		}

@@ -70,7 +70,7 @@ func agentPorts(w *wanted) map[listener]int32 {
 // agentBMC is what the agent of a BMC has to know of it.
 func (w *wanted) agentBMC() agent.BMC {
 	return agent.BMC{
-		Namespace: w.ref.Namespace, Name: w.ref.Name, UID: w.uid, Machine: w.machine,
+		Namespace: w.ref.Namespace, Name: w.ref.Name, UID: w.uid, Generation: w.generation, Machine: w.machine,
 		Networks: w.networks, Resources: w.dedicated.Resources, NodeSelector: w.dedicated.NodeSelector,
 	}
 }
@@ -104,6 +104,8 @@ func (r *bmcs) reconcileAgent(ctx context.Context, o *observation) (time.Duratio
 			return retryTime, nil
 		case w.mode != w.target:
 			return movingTime, nil
+		case o.agent.Outdated:
+			return retryTime, nil
 		}
 		return 0, nil
 	}
@@ -136,6 +138,8 @@ func (o *observation) serving() string {
 	switch {
 	case o.want.mode == o.want.target && o.agent.Refused != "":
 		return "the dedicated agent serves the BMC, but not as it is to be: " + o.agent.Refused
+	case o.want.mode == o.want.target && o.agent.Outdated:
+		return "the dedicated agent serves the BMC; it gets a new version when fewer others are unavailable"
 	case o.want.mode == o.want.target:
 		return "the frontends serve the BMC"
 	case o.want.mode == v1beta1.FrontendModeShared:

@@ -476,7 +476,15 @@ func (s *Source) setupAgents(ctx context.Context, r *bmcs) error {
 	if err != nil {
 		return err
 	}
-	r.agents = agent.New(agent.Config{Options: s.config.Agents, Client: reading{r.client, s.agents}, Live: r.live, FieldManager: fieldManager})
+	r.agents = agent.New(agent.Config{
+		Options: s.config.Agents, Client: reading{r.client, s.agents}, Live: r.live, FieldManager: fieldManager,
+		Again: func(namespace, name string) { s.bmcs.add(registry.Ref{Namespace: namespace, Name: name}) },
+	})
+	if err := s.config.Metrics.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "vbmc_controller_agents_outdated", Help: "Dedicated agents that wait for their turn to get a new version.",
+	}, func() float64 { return float64(r.agents.Outdated()) })); err != nil {
+		return err
+	}
 	r.agentObjects = s.agents
 	return s.manager.Add(manager.RunnableFunc(func(ctx context.Context) error {
 		s.config.Agents.WatchCA(ctx, func() { s.addAll(ctx) })
