@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
-	"strings"
 
 	inventoryv1 "kubevirtbmc.dev/proto/gen/go/bmc/inventory/v1"
 )
@@ -167,65 +166,4 @@ func NewSimpleStorage(inventory *inventoryv1.Inventory) *SimpleStorage {
 		s.Devices = append(s.Devices, SimpleDevice{d.GetName(), d.GetCapacityBytes(), enabled})
 	}
 	return s
-}
-
-// Storage is the disks of the system.
-type Storage struct {
-	Header
-	DrivesCount int     `json:"Drives@odata.count"`
-	Drives      []Link  `json:"Drives"`
-	Volumes     Link    `json:"Volumes"`
-	Status      *Status `json:"Status"`
-}
-
-// Stable returns the resource itself.
-func (r *Storage) Stable() any { return r }
-
-// NewStorage returns the system's disks.
-func NewStorage(inventory *inventoryv1.Inventory) *Storage {
-	s := &Storage{
-		Header: Header{ODataID: StorageURI, ODataType: "#Storage.v1_21_0.Storage", ID: "1", Name: "Storage"},
-		Drives: []Link{}, Volumes: Link{VolumesURI}, Status: enabled,
-	}
-	for _, d := range Drives(inventory) {
-		s.Drives = append(s.Drives, Link{d.ODataID})
-	}
-	s.DrivesCount = len(s.Drives)
-	return s
-}
-
-// Drive is a disk of the system.
-type Drive struct {
-	Header
-	CapacityBytes uint64  `json:"CapacityBytes,omitempty"`
-	Protocol      string  `json:"Protocol,omitempty"`
-	SerialNumber  string  `json:"SerialNumber,omitempty"`
-	Status        *Status `json:"Status"`
-}
-
-// Stable returns the resource itself.
-func (r *Drive) Stable() any { return r }
-
-// Drives returns the system's disks.
-func Drives(inventory *inventoryv1.Inventory) []*Drive {
-	var list []*Drive
-	for _, d := range inventory.GetDisks() {
-		drive := &Drive{
-			Header: Header{
-				ODataID: MemberURI(DrivesURI, d.GetName()), ODataType: "#Drive.v1_22_0.Drive",
-				ID: d.GetName(), Name: "Disk " + d.GetName(),
-			},
-			CapacityBytes: d.GetCapacityBytes(), SerialNumber: d.GetSerial(), Status: enabled,
-		}
-		switch strings.ToLower(d.GetBus()) { // virtio has no name in Redfish.
-		case "sata":
-			drive.Protocol = "SATA"
-		case "usb":
-			drive.Protocol = "USB"
-		case "nvme":
-			drive.Protocol = "NVMe"
-		}
-		list = append(list, drive)
-	}
-	return list
 }

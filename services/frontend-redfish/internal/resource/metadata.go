@@ -32,6 +32,8 @@ var schemas = [...]struct{ name, version string }{
 	{"SimpleStorage", "v1_3_2"},
 	{"StorageCollection", ""},
 	{"Storage", "v1_21_0"},
+	{"StorageControllerCollection", ""},
+	{"StorageController", "v1_11_0"},
 	{"Drive", "v1_22_0"},
 	{"VolumeCollection", ""},
 	{"ManagerCollection", ""},
@@ -41,6 +43,7 @@ var schemas = [...]struct{ name, version string }{
 	{"MessageRegistryFileCollection", ""},
 	{"MessageRegistryFile", "v1_1_5"},
 	{"Message", "v1_3_0"},
+	{"Settings", "v1_4_0"},
 	{"Resource", "v1_23_0"},
 }
 

@@ -30,6 +30,7 @@ const (
 	StoragesURI       = SystemURI + "/Storage"
 	StorageURI        = StoragesURI + "/1"
 	DrivesURI         = StorageURI + "/Drives"
+	ControllersURI    = StorageURI + "/Controllers"
 	VolumesURI        = StorageURI + "/Volumes"
 	ManagersURI       = "/redfish/v1/Managers"
 	ManagerURI        = ManagersURI + "/BMC"

@@ -67,7 +67,9 @@ func (s *Server) routes() []*route {
 		{pattern: resource.StoragesURI, operations: ops{get: {login, fixed(resource.StoragesURI, "Storage", resource.StorageURI)}}},
 		{pattern: resource.StorageURI, operations: ops{get: {login, s.getStorage}}},
 		{pattern: resource.DrivesURI + "/{id}", operations: ops{get: {login, member(s, resource.Drives)}}},
-		{pattern: resource.VolumesURI, operations: ops{get: {login, fixed(resource.VolumesURI, "Volume")}}},
+		{pattern: resource.VolumesURI, operations: ops{get: {login, getVolumes}}},
+		{pattern: resource.ControllersURI, operations: ops{get: {login, members(s, resource.ControllersURI, "StorageController", resource.StorageControllers)}}},
+		{pattern: resource.ControllersURI + "/{id}", operations: ops{get: {login, member(s, resource.StorageControllers)}}},
 
 		{pattern: resource.ManagersURI, operations: ops{get: {login, fixed(resource.ManagersURI, "Manager", resource.ManagerURI)}}},
 		{pattern: resource.ManagerURI, operations: ops{get: {login, s.getManager}}},
@@ -124,6 +126,10 @@ func getOData(context.Context, *call) (reply, error) {
 
 func getMetadata(context.Context, *call) (reply, error) {
 	return reply{status: http.StatusOK, raw: resource.Metadata(), rawType: "application/xml; charset=utf-8"}, nil
+}
+
+func getVolumes(context.Context, *call) (reply, error) {
+	return ok(resource.NewVolumeCollection())
 }
 
 func getAccountService(context.Context, *call) (reply, error) {
