@@ -11,6 +11,7 @@ set -euo pipefail
 declare -A packages=(
 	[ipmitool]=ipmitool
 	[ipmipower]=freeipmi-tools
+	[ipmiutil]=ipmiutil
 	[curl]=curl
 	[redfishtool]=redfishtool
 )

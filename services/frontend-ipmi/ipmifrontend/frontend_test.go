@@ -72,8 +72,14 @@ func account(name, password string, role registryv1.Role) *registryv1.Account {
 // start runs a frontend and has it serve a BMC.
 func start(t testing.TB) *bench {
 	t.Helper()
+	return startOn(t, uint32(testport.Free(t)))
+}
+
+// startOn does so with that port.
+func startOn(t testing.TB, port uint32) *bench {
+	t.Helper()
 	b := &bench{services: fakeservice.Start(t), logs: &lockedBuffer{}}
-	b.bmc = newBMC("vm-a", uint32(testport.Free(t)))
+	b.bmc = newBMC("vm-a", port)
 	b.services.Change(b.bmc.GetBmc(), func(m *fakeservice.Machine) { m.UUID = machineUUID })
 	frontend, err := ipmifrontend.New(ipmifrontend.Config{
 		Listen: "127.0.0.1", Registry: b.services.Conn, Power: b.services.Conn, Boot: b.services.Conn, Inventory: b.services.Conn, State: b.services.Conn, Console: b.services.Conn,

@@ -80,7 +80,7 @@ func TestFreeIPMI_inventory(t *testing.T) {
 	b := described(t)
 	cache := "--sdr-cache-directory=" + t.TempDir()
 	for program, rows := range map[string]answers{
-		"bmc-info": {"bmc-info": {nil, []string{"IPMI Version          : 2.0", "Sensor Device         : supported", "SDR Repository Device : supported", "FRU Inventory Device  : supported"}}},
+		"bmc-info": {"bmc-info": {nil, []string{"System Name                   : vm-a", "IPMI Version          : 2.0", "Sensor Device         : supported", "SDR Repository Device : supported", "FRU Inventory Device  : supported"}}},
 		"ipmi-sensors": {
 			"ipmi-sensors":       {[]string{cache, "--no-header-output", "--comma-separated-output"}, []string{"Uptime", "256.00", "'S0/G0'"}},
 			"ipmi-sensors again": {[]string{cache, "--no-header-output", "--ignore-not-available-sensors"}, []string{"Uptime"}},

@@ -16,12 +16,21 @@ type Firmware struct {
 }
 
 // registerApp adds the device commands of IPMI v2.0 section 20.
-func registerApp(m *Mux, firmware Firmware, support byte) {
+func registerApp(m *Mux, firmware Firmware, support byte, logs bool) {
 	m.Handle(ipmi.NetFnApp, 0x01, Command{Name: "get_device_id", Privilege: ipmi.PrivilegeUser, Handle: getDeviceID(firmware, support)})
 	m.Handle(ipmi.NetFnApp, 0x02, Command{Name: "cold_reset", Privilege: ipmi.PrivilegeAdministrator, Handle: acceptReset})
 	m.Handle(ipmi.NetFnApp, 0x03, Command{Name: "warm_reset", Privilege: ipmi.PrivilegeAdministrator, Handle: acceptReset})
 	m.Handle(ipmi.NetFnApp, 0x04, Command{Name: "get_self_test_results", Privilege: ipmi.PrivilegeUser, Handle: selfTest})
 	m.Handle(ipmi.NetFnApp, 0x08, Command{Name: "get_device_guid", Privilege: ipmi.PrivilegeUser, Handle: deviceGUID})
+	enables := globalEnables(logs)
+	m.Handle(ipmi.NetFnApp, 0x2E, Command{
+		Name: "set_bmc_global_enables", Privilege: ipmi.PrivilegeAdministrator, LogData: true,
+		MinLength: 1, MaxLength: 1, Handle: setGlobalEnables(enables),
+	})
+	m.Handle(ipmi.NetFnApp, 0x2F, Command{
+		Name: "get_bmc_global_enables", Privilege: ipmi.PrivilegeUser,
+		Handle: func(context.Context, *Request) (ipmi.CompletionCode, []byte) { return ipmi.OK, []byte{enables} },
+	})
 	m.Handle(ipmi.NetFnApp, 0x37, Command{Name: "get_system_guid", Privilege: ipmi.PrivilegeUser, Sessionless: true, Handle: systemGUID})
 }
 
@@ -61,6 +70,28 @@ func acceptReset(context.Context, *Request) (ipmi.CompletionCode, []byte) { retu
 // selfTest answers Get Self Test Results (IPMI v2.0 section 20.4): no error.
 func selfTest(context.Context, *Request) (ipmi.CompletionCode, []byte) {
 	return ipmi.OK, []byte{0x55, 0x00}
+}
+
+// globalEnables are the BMC Global Enables (IPMI v2.0 section 22.2): the event log,
+// where there is one. All others are of the system interface, which there is none
+// of.
+func globalEnables(logs bool) byte {
+	const eventLogging = 0x08
+	if logs {
+		return eventLogging
+	}
+	return 0
+}
+
+// setGlobalEnables answers Set BMC Global Enables (IPMI v2.0 section 22.1): what
+// changes nothing is accepted. The log is not the IPMI client's to switch off.
+func setGlobalEnables(enables byte) Handler {
+	return func(_ context.Context, r *Request) (ipmi.CompletionCode, []byte) {
+		if r.Data[0] != enables {
+			return ipmi.InvalidDataField, nil
+		}
+		return ipmi.OK, nil
+	}
 }
 
 // deviceGUID answers Get Device GUID (IPMI v2.0 section 20.8).

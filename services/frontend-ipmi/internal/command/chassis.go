@@ -5,6 +5,7 @@ package command
 
 import (
 	"context"
+	"time"
 
 	powerv1 "kubevirtbmc.dev/proto/gen/go/bmc/power/v1"
 	"kubevirtbmc.dev/services/frontend-ipmi/internal/backend"
@@ -20,6 +21,7 @@ func registerChassis(m *Mux, power backend.Power) {
 	c := chassis{power: power}
 	m.Handle(ipmi.NetFnChassis, 0x00, Command{Name: "get_chassis_capabilities", Privilege: ipmi.PrivilegeUser, Handle: chassisCapabilities})
 	m.Handle(ipmi.NetFnChassis, 0x01, Command{Name: "get_chassis_status", Privilege: ipmi.PrivilegeUser, Backend: true, Handle: c.status})
+	m.Handle(ipmi.NetFnApp, 0x07, Command{Name: "get_acpi_power_state", Privilege: ipmi.PrivilegeUser, Backend: true, Handle: c.acpiState})
 	m.Handle(ipmi.NetFnChassis, 0x02, Command{
 		Name: "chassis_control", Privilege: ipmi.PrivilegeOperator, Backend: true, Mutates: true, LogData: true,
 		MinLength: 1, MaxLength: 1, Handle: c.control,
@@ -52,7 +54,10 @@ func (c chassis) status(ctx context.Context, r *Request) (ipmi.CompletionCode, [
 	if !known {
 		return ipmi.ResponseNotProvided, nil
 	}
-	const poweredOnByCommand = 0x10
+	const (
+		poweredOnByCommand = 0x10
+		powerDownByFault   = 0x08
+	)
 	var state, lastEvent byte
 	if on {
 		state |= 0x01
@@ -61,7 +66,33 @@ func (c chassis) status(ctx context.Context, r *Request) (ipmi.CompletionCode, [
 		}
 	}
 	state |= restorePolicyBits(status.GetRestorePolicy()) << 5
-	return ipmi.OK, []byte{state, lastEvent, 0}
+	if !on && status.GetStopCause() == powerv1.StopCause_STOP_CAUSE_FAILURE {
+		lastEvent |= powerDownByFault
+	}
+	return ipmi.OK, []byte{state, lastEvent, r.Target.identifying(time.Now())}
+}
+
+// acpiState answers Get ACPI Power State (IPMI v2.0 section 20.7): working, or soft
+// off; the BMC itself is always fully on.
+func (c chassis) acpiState(ctx context.Context, r *Request) (ipmi.CompletionCode, []byte) {
+	const (
+		working = 0x00
+		softOff = 0x05
+		unknown = 0x2A
+		fullyOn = 0x00
+	)
+	status, err := c.power.Status(ctx, r.Target.Reference)
+	if err != nil {
+		return backend.CompletionCode(err), nil
+	}
+	state := byte(softOff)
+	switch on, known := isOn(status.GetState()); {
+	case !known:
+		state = unknown
+	case on:
+		state = working
+	}
+	return ipmi.OK, []byte{state, fullyOn}
 }
 
 // isOn tells whether a machine counts as powered: from when an instance of it
@@ -124,9 +155,49 @@ func (c chassis) control(ctx context.Context, r *Request) (ipmi.CompletionCode, 
 	return backend.CompletionCode(err), nil
 }
 
-// chassisIdentify answers Chassis Identify (IPMI v2.0 section 28.5): there is no
-// light, which nobody can see is on or off.
-func chassisIdentify(context.Context, *Request) (ipmi.CompletionCode, []byte) { return ipmi.OK, nil }
+// Chassis identify states (IPMI v2.0 table 28-3).
+const (
+	identifyKnown     = 0x40
+	identifyTemporary = 0x10
+	identifyForced    = 0x20
+)
+
+// chassisIdentify answers Chassis Identify (IPMI v2.0 section 28.5): for 15 s, or
+// as many seconds as the first byte says, 0 for off; with bit 0 of the second one
+// until it is switched off. There is no light: Get Chassis Status shows it.
+func chassisIdentify(_ context.Context, r *Request) (ipmi.CompletionCode, []byte) {
+	const (
+		byDefault = 15
+		force     = 0x01
+	)
+	interval := byte(byDefault)
+	if len(r.Data) > 0 {
+		interval = r.Data[0]
+	}
+	r.Target.identify(time.Now(), interval, len(r.Data) > 1 && r.Data[1]&force != 0)
+	return ipmi.OK, nil
+}
+
+// identify sets what the chassis identify state is.
+func (s *State) identify(now time.Time, seconds byte, force bool) {
+	s.identifyMu.Lock()
+	defer s.identifyMu.Unlock()
+	s.identifyForced = force
+	s.identifyUntil = now.Add(time.Duration(seconds) * time.Second)
+}
+
+// identifying are the bits of the chassis identify state.
+func (s *State) identifying(now time.Time) byte {
+	s.identifyMu.Lock()
+	defer s.identifyMu.Unlock()
+	switch {
+	case s.identifyForced:
+		return identifyKnown | identifyForced
+	case now.Before(s.identifyUntil):
+		return identifyKnown | identifyTemporary
+	}
+	return identifyKnown
+}
 
 // setRestorePolicy answers Set Power Restore Policy (IPMI v2.0 section 28.8). The
 // policy follows from the machine's run strategy and can't be set: the query

@@ -44,8 +44,9 @@ func New(cfg Config) *Mux {
 	if cfg.Inventory != nil {
 		support |= fruSupport
 	}
-	registerApp(m, cfg.Firmware, support)
+	registerApp(m, cfg.Firmware, support, cfg.Events != nil)
 	registerWatchdog(m, dog{power: cfg.Power, boot: cfg.Boot, events: cfg.Events, log: cfg.Log})
+	registerDCMI(m, cfg.Events)
 	registerSession(m)
 	registerChassis(m, cfg.Power)
 	registerBoot(m, cfg.Boot)

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -176,6 +177,7 @@ func newBench() *bench {
 		power:  fakePower{status: &powerv1.PowerStatus{State: powerv1.PowerState_POWER_STATE_OFF}},
 		boot:   fakeBoot{status: &bootv1.BootStatus{Mode: bootv1.FirmwareMode_FIRMWARE_MODE_UEFI}},
 		target: command.Target{
+			Reference:  &referencev1.BMCReference{Namespace: "default", Name: "a"},
 			DeviceGUID: ipmi.GUID{0xD0}, SystemGUID: ipmi.GUID{0x50},
 			Suites: []*rmcpplus.Suite{rmcpplus.Suite17, rmcpplus.Suite3}, State: &command.State{},
 			Users: []command.User{{Name: "admin", Privilege: ipmi.PrivilegeAdministrator}, {Name: "operator", Privilege: ipmi.PrivilegeOperator}},
@@ -268,10 +270,39 @@ func TestCommands(t *testing.T) {
 		"unknown command before a session":     {none, "06 7f", "d4"},
 		"HPM.2 probe":                          {admin, "2c 3e 00", "c1"},
 		"PICMG probe":                          {admin, "2c 00 00", "c1"},
-		"DCMI":                                 {admin, "2c 01 dc01", "c1"},
+		"PICMG, of which there is nothing":     {admin, "2c 00 00", "c1"},
+		"VITA, of which there is nothing":      {admin, "2c 00 03", "c1"},
+		"HPM.2, of which there is nothing":     {admin, "2c 3e 0002", "c1"},
+		"DCMI, supported capabilities":         {user, "2c 01 dc01", "00 dc010101" + "070008"},
+		"DCMI, platform attributes":            {user, "2c 01 dc02", "00 dc010101" + "f49105" + "00"},
+		"DCMI, optional platform attributes":   {user, "2c 01 dc03", "00 dc010101" + "0000"},
+		"DCMI, manageability access":           {user, "2c 01 dc04", "00 dc010101" + "01ffff"},
+		"DCMI, power statistics":               {user, "2c 01 dc05", "00 dc010101" + "00"},
+		"DCMI, no such parameter":              {user, "2c 01 dc06", "c9"},
+		"DCMI, capabilities of another group":  {user, "2c 01 0001", "c1"},
+		"DCMI, of another group, cut off":      {user, "2c 01 00", "c1"},
+		"DCMI, capabilities cut off":           {user, "2c 01 dc", "c7"},
+		"DCMI, power reading":                  {user, "2c 02 dc010000", "c1"},
+		"DCMI, asset tag":                      {user, "2c 06 dc0010", "00 dc09" + "64656661756c742f61"},
+		"DCMI, asset tag, its end":             {user, "2c 06 dc0802", "00 dc09" + "61"},
+		"DCMI, asset tag, nothing of it":       {user, "2c 06 dc0000", "00 dc09"},
+		"DCMI, asset tag, beyond the end":      {user, "2c 06 dc0a01", "c9"},
+		"DCMI, asset tag, too much":            {user, "2c 06 dc0011", "c9"},
+		"DCMI, asset tag cut off":              {user, "2c 06 dc00", "c7"},
+		"DCMI, set asset tag":                  {admin, "2c 08 dc000141", "c1"},
+		"DCMI, identifier":                     {user, "2c 09 dc0010", "00 dc02" + "6100"},
+		"DCMI, set identifier":                 {admin, "2c 0a dc000141", "c1"},
+		"Get ACPI Power State, off":            {user, "06 07", "00 0500"},
+		"Set ACPI Power State":                 {admin, "06 06 8080", "c1"},
+		"Get Global Enables":                   {user, "06 2f", "00 08"},
+		"Set Global Enables, as they are":      {admin, "06 2e 08", "00"},
+		"Set Global Enables, log off":          {admin, "06 2e 00", "cc"},
+		"Set Global Enables, message buffer":   {admin, "06 2e 0c", "cc"},
+		"Set Global Enables by an operator":    {operator, "06 2e 08", "d4"},
+		"Set Global Enables cut off":           {admin, "06 2e", "c7"},
 		"OEM":                                  {admin, "30 01", "c1"},
 		"Get Chassis Capabilities":             {user, "00 00", "00 0020202020"},
-		"Get Chassis Status":                   {user, "00 01", "00 600000"},
+		"Get Chassis Status":                   {user, "00 01", "00 600040"},
 		"Chassis Control, off":                 {operator, "00 02 00", "00"},
 		"Chassis Control by a reader":          {user, "00 02 00", "d4"},
 		"Chassis Control, diagnostic":          {operator, "00 02 04", "c9"},
@@ -369,12 +400,13 @@ func TestChassisStatus_states(t *testing.T) {
 		status *powerv1.PowerStatus
 		want   string
 	}{
-		"on":             {&powerv1.PowerStatus{State: powerv1.PowerState_POWER_STATE_ON, RestorePolicy: powerv1.RestorePolicy_RESTORE_POLICY_ALWAYS_ON}, "00 410000"},
-		"on by command":  {&powerv1.PowerStatus{State: powerv1.PowerState_POWER_STATE_ON, Operation: on, RestorePolicy: powerv1.RestorePolicy_RESTORE_POLICY_PREVIOUS}, "00 211000"},
-		"off":            {&powerv1.PowerStatus{State: powerv1.PowerState_POWER_STATE_OFF, Operation: on, RestorePolicy: powerv1.RestorePolicy_RESTORE_POLICY_ALWAYS_OFF}, "00 000000"},
-		"powering on":    {&powerv1.PowerStatus{State: powerv1.PowerState_POWER_STATE_POWERING_ON}, "00 610000"},
-		"powering off":   {&powerv1.PowerStatus{State: powerv1.PowerState_POWER_STATE_POWERING_OFF}, "00 610000"},
-		"paused":         {&powerv1.PowerStatus{State: powerv1.PowerState_POWER_STATE_PAUSED}, "00 610000"},
+		"on":             {&powerv1.PowerStatus{State: powerv1.PowerState_POWER_STATE_ON, RestorePolicy: powerv1.RestorePolicy_RESTORE_POLICY_ALWAYS_ON}, "00 410040"},
+		"on by command":  {&powerv1.PowerStatus{State: powerv1.PowerState_POWER_STATE_ON, Operation: on, RestorePolicy: powerv1.RestorePolicy_RESTORE_POLICY_PREVIOUS}, "00 211040"},
+		"off":            {&powerv1.PowerStatus{State: powerv1.PowerState_POWER_STATE_OFF, Operation: on, RestorePolicy: powerv1.RestorePolicy_RESTORE_POLICY_ALWAYS_OFF}, "00 000040"},
+		"failed":         {&powerv1.PowerStatus{State: powerv1.PowerState_POWER_STATE_OFF, StopCause: powerv1.StopCause_STOP_CAUSE_FAILURE, RestorePolicy: powerv1.RestorePolicy_RESTORE_POLICY_ALWAYS_OFF}, "00 000840"},
+		"powering on":    {&powerv1.PowerStatus{State: powerv1.PowerState_POWER_STATE_POWERING_ON}, "00 610040"},
+		"powering off":   {&powerv1.PowerStatus{State: powerv1.PowerState_POWER_STATE_POWERING_OFF}, "00 610040"},
+		"paused":         {&powerv1.PowerStatus{State: powerv1.PowerState_POWER_STATE_PAUSED}, "00 610040"},
 		"unknown":        {&powerv1.PowerStatus{State: powerv1.PowerState_POWER_STATE_UNKNOWN}, "ce"},
 		"nothing at all": {nil, "ce"},
 	} {
@@ -636,4 +668,40 @@ func TestBootFlags_validity(t *testing.T) {
 
 var noOverride = &bootv1.BootOverride{
 	Persistence: bootv1.BootPersistence_BOOT_PERSISTENCE_DISABLED, Target: bootv1.BootTarget_BOOT_TARGET_NONE,
+}
+
+// Chassis Identify shows in Get Chassis Status for as long as it was asked for.
+func TestChassisIdentify(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench()
+		state := func(want string) {
+			t.Helper()
+			if got := b.send(t, session(user), "00 01"); got[len(got)-2:] != want {
+				t.Errorf("chassis status %q, want %s at its end", got, want)
+			}
+		}
+		identify := func(data string) {
+			t.Helper()
+			if got := b.send(t, session(operator), "00 04 "+data); got != "00" {
+				t.Errorf("identify %s: %q", data, got)
+			}
+		}
+		state("40")
+		identify("")
+		time.Sleep(14 * time.Second)
+		state("50")
+		time.Sleep(2 * time.Second)
+		state("40")
+		identify("3c")
+		time.Sleep(59 * time.Second)
+		state("50")
+		identify("00")
+		state("40")
+		identify("0001")
+		time.Sleep(time.Hour)
+		state("60")
+		identify("00")
+		state("40")
+	})
 }

@@ -25,6 +25,8 @@ const (
 	lanBackupGateway      = 14
 	lanBackupGatewayMAC   = 15
 	lanCommunity          = 16
+	lanVLANID             = 20
+	lanVLANPriority       = 21
 	lanSuiteSupport       = 22
 	lanSuiteEntries       = 23
 	lanSuitePrivileges    = 24
@@ -117,6 +119,10 @@ func (c lan) parameter(r *Request, selector byte) []byte {
 		return make([]byte, 6)
 	case lanCommunity:
 		return make([]byte, 18) // No traps are sent.
+	case lanVLANID:
+		return make([]byte, 2) // Off.
+	case lanVLANPriority:
+		return []byte{0}
 	case lanSuiteSupport:
 		return []byte{byte(len(suites))} //nolint:gosec // 17 and 3 at most.
 	case lanSuiteEntries:

@@ -10,6 +10,7 @@ import (
 	"context"
 	"net/netip"
 	"sync"
+	"time"
 
 	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
 	"kubevirtbmc.dev/services/frontend-ipmi/internal/ipmi"
@@ -60,6 +61,10 @@ type State struct {
 	// Background runs a function beside the commands, under a context that ends
 	// with the server.
 	Background func(func(context.Context))
+
+	identifyMu     sync.Mutex
+	identifyForced bool
+	identifyUntil  time.Time
 
 	dogMu     sync.Mutex
 	dog       *watchdog.Timer

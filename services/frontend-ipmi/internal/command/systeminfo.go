@@ -14,6 +14,7 @@ import (
 // System info parameters (IPMI v2.0 table 22-16c).
 const (
 	infoSetInProgress    = 0
+	infoFirmwareVersion  = 1 // Nobody tells it, but FreeIPMI's bmc-info reads on only behind it.
 	infoSystemName       = 2
 	infoPrimaryOS        = 3
 	infoOS               = 4
@@ -48,7 +49,7 @@ func registerSystemInfo(m *Mux, inventory backend.Inventory) {
 // is comes from the machine.
 func (systemInfo) set(_ context.Context, r *Request) (ipmi.CompletionCode, []byte) {
 	switch r.Data[0] {
-	case infoSetInProgress, infoSystemName, infoPrimaryOS, infoOS, infoOSVersion:
+	case infoSetInProgress, infoFirmwareVersion, infoSystemName, infoPrimaryOS, infoOS, infoOSVersion:
 		return ipmi.ParameterReadOnly, nil
 	}
 	return ipmi.ParameterNotSupported, nil
@@ -59,7 +60,7 @@ func (systemInfo) set(_ context.Context, r *Request) (ipmi.CompletionCode, []byt
 func (c systemInfo) get(ctx context.Context, r *Request) (ipmi.CompletionCode, []byte) {
 	selector, block := r.Data[1], int(r.Data[2])
 	switch selector {
-	case infoSetInProgress, infoSystemName, infoPrimaryOS, infoOS, infoOSVersion:
+	case infoSetInProgress, infoFirmwareVersion, infoSystemName, infoPrimaryOS, infoOS, infoOSVersion:
 	default:
 		return ipmi.ParameterNotSupported, nil
 	}
