@@ -138,7 +138,7 @@ type IPMISpec struct {
 type IPMILANSpec struct {
 	// enabled serves such sessions too: authenticated, never encrypted. Unset: as
 	// the controller is set, which is true for chart lines up to 0.6.0 and false
-	// for later ones.
+	// for later ones. The frontend for IPMI has no such sessions so far.
 	// +optional
 	Enabled *bool `json:"enabled,omitempty"`
 }

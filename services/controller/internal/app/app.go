@@ -93,6 +93,7 @@ func newOptions(flags *flag.FlagSet) *Options {
 	flags.StringVar(&o.Namespace, "namespace", "", "`name` of the controller's own namespace, which has its Lease and the pods of the shared frontends; empty: the pod's")
 	flags.Var(&o.Ports, "ports", "`first-last` of the ports at which frontends serve BMCs")
 	flags.BoolVar(&o.Defaults.IPMI, "default-ipmi", false, "serve IPMI where a VirtualMachineBMC leaves spec.ipmi.enabled out")
+	flags.BoolVar(&o.Defaults.LAN, "default-ipmi-lan", false, "serve sessions of IPMI v1.5, which are never encrypted, where a VirtualMachineBMC leaves spec.ipmi.lan.enabled out")
 	flags.BoolVar(&o.Defaults.HTTP, "default-http", false, "serve plain HTTP where a VirtualMachineBMC leaves spec.redfish.http.enabled out")
 	flags.Var(choice[v1beta1.FrontendMode]{&o.Defaults.Mode, []v1beta1.FrontendMode{v1beta1.FrontendModeShared, v1beta1.FrontendModeDedicated}}, "default-mode", "`mode` of the frontends, Shared or Dedicated, where a VirtualMachineBMC leaves spec.frontend.mode out")
 	flags.Var(choice[v1beta1.BootOverrideStrategy]{&o.Defaults.BootOverride, []v1beta1.BootOverrideStrategy{v1beta1.BootOverrideStrategyTemplate, v1beta1.BootOverrideStrategyAdmission}}, "boot-override-strategy", "how one-time boot overrides are carried out, `Template` or Admission, where a VirtualMachineBMC leaves spec.bootOverride.strategy out; the power service's flag of that name says the same")

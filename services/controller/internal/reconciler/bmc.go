@@ -593,7 +593,7 @@ func entryOf(w wanted, c *credential.Credentials, others []*registryv1.Account, 
 		Accounts: c.Accounts(w.redfish(), w.ipmi, others),
 	}
 	if udp := at(listenIPMI); w.ipmi && c.IPMI != nil && udp != nil {
-		bmc.Ipmi = &registryv1.IPMIEndpoint{Udp: udp, CipherSuites: w.suites, Kg: c.Kg, ClientAddress: clientAddress(is)}
+		bmc.Ipmi = &registryv1.IPMIEndpoint{Udp: udp, CipherSuites: w.suites, Kg: c.Kg, ClientAddress: clientAddress(is), Lan: w.lan}
 	}
 	if w.redfish() && c.Redfish != nil {
 		redfish := &registryv1.RedfishEndpoint{}

@@ -24,6 +24,8 @@ const serviceSuffix = "-virtbmc"
 type Defaults struct {
 	// IPMI serves IPMI.
 	IPMI bool
+	// LAN serves sessions of IPMI v1.5, where IPMI is served.
+	LAN bool
 	// HTTP serves Redfish over plain HTTP.
 	HTTP bool
 	// Mode is what serves it; empty: Shared.
@@ -49,10 +51,12 @@ type wanted struct {
 	ipmi      bool
 	// ipmiAsked tells whether the BMC itself says if it is to be served over IPMI.
 	ipmiAsked bool
-	https     bool
-	http      bool
-	suites    []uint32
-	service   v1beta1.ServiceSpec
+	// lan tells whether sessions of IPMI v1.5 are served too.
+	lan     bool
+	https   bool
+	http    bool
+	suites  []uint32
+	service v1beta1.ServiceSpec
 	// override is how one-time boot overrides are carried out.
 	override v1beta1.BootOverrideStrategy
 }
@@ -66,6 +70,7 @@ func wantedOf(bmc *v1beta1.VirtualMachineBMC, defaults Defaults) wanted {
 		generation: bmc.Generation,
 		mode:       v1beta1.FrontendModeShared,
 		ipmi:       defaults.IPMI,
+		lan:        defaults.LAN,
 		https:      true,
 		http:       defaults.HTTP,
 		override:   cmp.Or(defaults.BootOverride, v1beta1.BootOverrideStrategyTemplate),
@@ -74,6 +79,9 @@ func wantedOf(bmc *v1beta1.VirtualMachineBMC, defaults Defaults) wanted {
 	if spec.IPMI != nil {
 		set(&w.ipmi, spec.IPMI.Enabled)
 		w.ipmiAsked = spec.IPMI.Enabled != nil
+		if spec.IPMI.LAN != nil {
+			set(&w.lan, spec.IPMI.LAN.Enabled)
+		}
 		for _, suite := range spec.IPMI.CipherSuites {
 			w.suites = append(w.suites, uint32(suite)) //nolint:gosec // 3 or 17.
 		}

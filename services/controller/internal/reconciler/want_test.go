@@ -9,11 +9,42 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"kubevirtbmc.dev/api/v1beta1"
+	registryv1 "kubevirtbmc.dev/proto/gen/go/bmc/registry/v1"
+	"kubevirtbmc.dev/services/controller/internal/credential"
 )
+
+// TestEntryOf_lan: frontends are told whether sessions of IPMI v1.5 are wanted.
+func TestEntryOf_lan(t *testing.T) {
+	t.Parallel()
+	on, off := true, false
+	for name, tc := range map[string]struct {
+		lan      *v1beta1.IPMILANSpec
+		defaults bool
+		want     bool
+	}{
+		"unset":               {nil, false, false},
+		"unset, by default":   {nil, true, true},
+		"empty, by default":   {&v1beta1.IPMILANSpec{}, true, true},
+		"on":                  {&v1beta1.IPMILANSpec{Enabled: &on}, false, true},
+		"off, not by default": {&v1beta1.IPMILANSpec{Enabled: &off}, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bmc := &v1beta1.VirtualMachineBMC{Spec: v1beta1.VirtualMachineBMCSpec{IPMI: &v1beta1.IPMISpec{Enabled: &on, LAN: tc.lan, CipherSuites: []int32{3}}}}
+			credentials := credential.Parse(map[string][]byte{"username": []byte("admin"), "password": []byte("secret")})
+			entry := entryOf(wantedOf(bmc, Defaults{LAN: tc.defaults}), &credentials, nil, map[listener]int32{listenIPMI: 20623}, nil, nil)
+			want := &registryv1.IPMIEndpoint{Udp: &registryv1.Listener{Port: 20623, ClientPort: 623}, CipherSuites: []uint32{3}, Lan: tc.want}
+			if diff := cmp.Diff(want, entry.BMC.Ipmi, protocmp.Transform()); diff != "" {
+				t.Errorf("entry (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
 
 func TestWantedOf(t *testing.T) {
 	t.Parallel()

@@ -146,6 +146,10 @@ func (s *Server) Apply(ctx context.Context, in *registryv1.BMC) error {
 		s.cfg.Log.WarnContext(ctx, "account can't be used over IPMI: the name must have 1 to 16 bytes, the password 1 to 20",
 			logkey.Namespace, b.reference.GetNamespace(), logkey.BMC, b.reference.GetName(), logkey.User, name)
 	}
+	if in.GetIpmi().GetLan() {
+		s.cfg.Log.WarnContext(ctx, "sessions of IPMI v1.5 are wanted, which this frontend does not serve",
+			logkey.Namespace, b.reference.GetNamespace(), logkey.BMC, b.reference.GetName())
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopped {

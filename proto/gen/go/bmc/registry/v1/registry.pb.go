@@ -337,6 +337,8 @@ type IPMIEndpoint struct {
 	// IP address that clients use, where a Service stands between; empty: the one
 	// at which the frontend is reached.
 	ClientAddress string `protobuf:"bytes,4,opt,name=client_address,json=clientAddress,proto3" json:"client_address,omitempty"`
+	// Sessions of IPMI v1.5 are wanted too: authenticated, never encrypted.
+	Lan           bool `protobuf:"varint,5,opt,name=lan,proto3" json:"lan,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -397,6 +399,13 @@ func (x *IPMIEndpoint) GetClientAddress() string {
 		return x.ClientAddress
 	}
 	return ""
+}
+
+func (x *IPMIEndpoint) GetLan() bool {
+	if x != nil {
+		return x.Lan
+	}
+	return false
 }
 
 // RedfishEndpoint says how a BMC is served over Redfish.
@@ -946,14 +955,15 @@ const file_bmc_registry_v1_registry_proto_rawDesc = "" +
 	"\bListener\x12\x1f\n" +
 	"\x04port\x18\x01 \x01(\rB\v\xbaH\b*\x06\x18\xff\xff\x03(\x01R\x04port\x12*\n" +
 	"\vclient_port\x18\x02 \x01(\rB\t\xbaH\x06*\x04\x18\xff\xff\x03R\n" +
-	"clientPort\"\xc7\x01\n" +
+	"clientPort\"\xd9\x01\n" +
 	"\fIPMIEndpoint\x123\n" +
 	"\x03udp\x18\x01 \x01(\v2\x19.bmc.registry.v1.ListenerB\x06\xbaH\x03\xc8\x01\x01R\x03udp\x123\n" +
 	"\rcipher_suites\x18\x02 \x03(\rB\x0e\xbaH\v\x92\x01\b\"\x06*\x040\x030\x11R\fcipherSuites\x12\x1a\n" +
 	"\x02kg\x18\x03 \x01(\fB\n" +
 	"\xbaH\x04z\x02\x18\x14\x80\x01\x01R\x02kg\x121\n" +
 	"\x0eclient_address\x18\x04 \x01(\tB\n" +
-	"\xbaH\a\xd8\x01\x01r\x02p\x01R\rclientAddress\"\xb1\x01\n" +
+	"\xbaH\a\xd8\x01\x01r\x02p\x01R\rclientAddress\x12\x10\n" +
+	"\x03lan\x18\x05 \x01(\bR\x03lan\"\xb1\x01\n" +
 	"\x0fRedfishEndpoint\x12/\n" +
 	"\x05https\x18\x01 \x01(\v2\x19.bmc.registry.v1.ListenerR\x05https\x12-\n" +
 	"\x04http\x18\x02 \x01(\v2\x19.bmc.registry.v1.ListenerR\x04http\x12>\n" +
