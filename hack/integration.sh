@@ -5,7 +5,8 @@
 # Runs, against the cluster of KUBECONFIG, the tests of our custom resource
 # definition, of who may call what and of the controller, and the contract suite
 # of pkg/hypervisor and the power service's acceptance suite, those against the
-# simulator too; then the product as pods, which die while clients watch.
+# simulator too; the services as processes, whose certificates the controller and
+# cert-manager renew under load; then the product as pods, which die while clients watch.
 # Prints what each action and each of KubeVirt's verbs does on both, and fails
 # where they differ; tells of rights of the controller that none of its tests use.
 set -euo pipefail
@@ -21,7 +22,7 @@ hack/test.sh crd test -tags integration -count 1 -timeout 5m ./crd || failed=1
 hack/test.sh access pkg/kubeaccess -tags integration -count 1 -timeout 10m . ./rbactest || failed=1
 # One package at a time: there are tests that take KubeVirt's definitions away.
 hack/test.sh controller services/controller -tags integration -count 1 -p 1 -timeout 10m ./internal/app ./internal/certificate ./internal/reconciler ./internal/state ./internal/webhook || failed=1
-hack/test.sh access-processes test -tags integration -count 1 -timeout 15m -run 'OfKubernetes$' ./processes || failed=1
+hack/test.sh access-processes test -tags integration -count 1 -timeout 20m -run 'OfKubernetes$' ./processes || failed=1
 hack/test.sh boot-override test -tags integration -count 1 -timeout 20m -parallel 4 -run 'OnKubeVirt$' ./processes || failed=1
 hack/test.sh bmcresource pkg/bmcresource -tags integration -count 1 -timeout 5m ./... || failed=1
 hack/test.sh contract-simulator pkg -count 1 -timeout 5m -run TestContract ./hypervisor/simulator || failed=1

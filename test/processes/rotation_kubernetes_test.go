@@ -67,6 +67,13 @@ const (
 	cutInterval = 3 * time.Second
 )
 
+// Names of the objects with certificates, and of the clients that see none.
+const (
+	controllerTLS, powerTLS, bundleName = "virtbmc-controller-tls", "virtbmc-power-tls", "virtbmc-ca-bundle"
+
+	ipmiClients = "IPMI"
+)
+
 // tally counts what one kind of client has seen.
 type tally struct {
 	mu                 sync.Mutex
@@ -94,21 +101,27 @@ func (c *tally) add(chain []*x509.Certificate, err error) {
 	}
 }
 
-// changes is how often the CA has changed.
-func (c *tally) changes() int {
+// is tells whether something is so.
+func (c *tally) is(so func(*tally) bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.authorities) - 1
+	return so(c)
 }
 
 // rotation is a BMC whose services' certificates rotate.
 type rotation struct {
 	*testing.T
-	bundle          *volume
-	lab, serverName string
-	ipmi, redfish   int // ports
-	power, state    string
-	viewerToken     string
+	*accounts
+	began  time.Time
+	bundle *volume
+	// own is the services' namespace, lab the BMC's.
+	own, lab, serverName string
+	services             *system
+	// relays are between the frontends and the services.
+	relays        []*relay
+	ipmi, redfish int // ports
+	power, state  string
+	viewerToken   string
 	// pause is held by all attempts, and by who needs that there is none.
 	pause sync.RWMutex
 }
@@ -220,8 +233,8 @@ func (r *rotation) load() (map[string]*tally, func()) {
 		r.Fatal(err)
 	}
 	kinds := map[string]func(context.Context) ([]*x509.Certificate, error){
-		"IPMI":    r.loginIPMI,
-		"Redfish": r.loginRedfish,
+		ipmiClients: r.loginIPMI,
+		"Redfish":   r.loginRedfish,
 		"gRPC of the power service": func(ctx context.Context) ([]*x509.Certificate, error) {
 			return r.call(ctx, r.power, roots, func(ctx context.Context, conn *grpc.ClientConn, options ...grpc.CallOption) error {
 				_, err := powerv1.NewPowerServiceClient(conn).GetPower(ctx, &powerv1.GetPowerRequest{Bmc: r.bmc()}, options...)
@@ -268,12 +281,10 @@ func (r *rotation) load() (map[string]*tally, func()) {
 	return tallies, stop
 }
 
-// The CA and all certificates rotate while clients log in all the time, and while
-// the frontends have to connect to the services anew all the time: no attempt
-// fails.
-//
-// It runs alone, for its times are those of the certificates.
-func TestRotation_underLoadOfKubernetes(t *testing.T) {
+// newRotation starts the services, with flags of the controller that issue says,
+// which may make objects in their namespace first.
+func newRotation(t *testing.T, issue func(*rotation) []string) *rotation {
+	t.Helper()
 	needClients(t, "ipmitool")
 	a := newAccounts(t)
 	bmcresourcetest.Install(t, a.rest)
@@ -281,8 +292,9 @@ func TestRotation_underLoadOfKubernetes(t *testing.T) {
 	for _, name := range []string{"controller", "power", "frontend-ipmi", "frontend-redfish"} {
 		programs[name] = launch.Build(t, "services/"+name)
 	}
-	own, lab := "system"+a.suffix, "lab"+a.suffix
-	for _, name := range []string{own, lab} {
+	r := &rotation{T: t, accounts: a, own: "system" + a.suffix, lab: "lab" + a.suffix}
+	r.serverName = "vm-0-virtbmc." + r.lab + ".svc"
+	for _, name := range []string{r.own, r.lab} {
 		if _, err := a.client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -290,16 +302,17 @@ func TestRotation_underLoadOfKubernetes(t *testing.T) {
 			_ = a.client.CoreV1().Namespaces().Delete(context.Background(), name, metav1.DeleteOptions{})
 		})
 	}
-	o := newObjects(t, lab)
+	o := newObjects(t, r.lab)
 	o.create(machineResource, `{apiVersion: kubevirt.io/v1, kind: VirtualMachine, metadata: {name: vm-0}, spec: {runStrategy: Halted, template: {spec: {domain: {devices: {}, memory: {guest: 64Mi}}}}}}`)
 	o.create(secretResource, `{apiVersion: v1, kind: Secret, metadata: {name: vm-0}, stringData: {username: `+username+`, password: `+password+`}}`)
 	o.create(bmcResource, `{apiVersion: bmc.kubevirt.io/v1beta1, kind: VirtualMachineBMC, metadata: {name: vm-0}, spec: {virtualMachineRef: {name: vm-0}, authSecretRef: {name: vm-0}, ipmi: {enabled: true}}}`)
 
 	first := testport.FreeRow(t, 6)
 	address := func(i int) string { return fmt.Sprintf("127.0.0.1:%d", first+i) }
-	controller, power := address(0), address(1)
+	r.state, r.power = address(0), address(1)
 	ports := testport.FreeRow(t, 4)
 	s := &system{t: t, services: map[string]*service{}}
+	r.services = s
 	t.Cleanup(func() {
 		if t.Failed() {
 			for name, sv := range s.services {
@@ -315,35 +328,33 @@ func TestRotation_underLoadOfKubernetes(t *testing.T) {
 	}
 	kubeconfig := func(name string) string {
 		return rbactest.New(t, a.rest, name, rbactest.Where{
-			Own: own, Serves: []string{lab},
-			Names: map[string]string{"virtbmc-controller.kubevirtbmc-system": "virtbmc-controller." + own},
+			Own: r.own, Serves: []string{r.lab},
+			Names: map[string]string{"virtbmc-controller.kubevirtbmc-system": "virtbmc-controller." + r.own},
 		}).Kubeconfig()
 	}
-	start("controller", "--kubeconfig", kubeconfig("controller"), "--namespace", own, "--namespaces", lab, "--listen", controller,
+	start("controller", append(issue(r), "--kubeconfig", kubeconfig("controller"), "--namespace", r.own, "--namespaces", r.lab, "--listen", r.state,
 		"--ports", fmt.Sprintf("%d-%d", ports, ports+3),
-		"--service-certificate", "virtbmc-controller-tls=127.0.0.1", "--certificate-secret", "virtbmc-controller-tls",
-		"--service-certificate", "virtbmc-power-tls=127.0.0.1",
-		"--ca-lifetime", rotatingCA.String(), "--ca-lead-time", rotatingLead.String(), "--certificate-lifetime", rotatingLeaf.String())
-	r := &rotation{
-		T: t, lab: lab, serverName: "vm-0-virtbmc." + lab + ".svc", power: power, state: controller,
-		bundle: a.mountConfigMap(own, "virtbmc-ca-bundle"), viewerToken: a.token(a.add("viewer", a.role("viewer")), audience),
-	}
-	began, firstCA := time.Now(), r.published()
-	powerTLS := a.mountSecret(own, "virtbmc-power-tls")
-	start("power", "--kubeconfig", kubeconfig("power"), "--namespaces", lab, "--hypervisor", "kubevirt", "--listen", power,
-		"--tls-cert-file", powerTLS.path("tls.crt"), "--tls-key-file", powerTLS.path("tls.key"))
-	relays := []*relay{newRelay(t, controller), newRelay(t, power)}
+		"--service-certificate", controllerTLS+"=127.0.0.1", "--certificate-secret", controllerTLS,
+		"--service-certificate", powerTLS+"=127.0.0.1")...)
+	r.bundle = a.mountConfigMap(r.own, bundleName)
+	r.began = time.Now()
+	r.viewerToken = a.token(a.add("viewer", a.role("viewer")), audience)
+	mounted := a.mountSecret(r.own, powerTLS)
+	start("power", "--kubeconfig", kubeconfig("power"), "--namespaces", r.lab, "--hypervisor", "kubevirt", "--listen", r.power,
+		"--tls-cert-file", mounted.path("tls.crt"), "--tls-key-file", mounted.path("tls.key"))
+	registry, power := newRelay(t, r.state), newRelay(t, r.power)
+	r.relays = []*relay{registry, power}
 	frontend, c := a.role("frontend"), newCredentials(t)
-	for name, more := range map[string][]string{"frontend-ipmi": nil, "frontend-redfish": {"--media", relays[1].address}} {
+	for name, more := range map[string][]string{"frontend-ipmi": nil, "frontend-redfish": {"--media", power.address}} {
 		token := c.write(t, name, []byte(a.token(a.add(name, frontend), audience)))
-		start(name, append(more, "--listen", "127.0.0.1", "--registry", relays[0].address, "--power", relays[1].address,
+		start(name, append(more, "--listen", "127.0.0.1", "--registry", registry.address, "--power", power.address,
 			"--ca-file", r.bundle.path("ca.crt"), "--token-file", token)...)
 	}
 	for name := range s.services {
 		s.waitReady(name)
 	}
 	o.eventually("BMC is served", func() error {
-		is, err := o.Resource(bmcResource).Namespace(lab).Get(t.Context(), "vm-0", metav1.GetOptions{})
+		is, err := o.Resource(bmcResource).Namespace(r.lab).Get(t.Context(), "vm-0", metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
@@ -357,51 +368,79 @@ func TestRotation_underLoadOfKubernetes(t *testing.T) {
 		_, err = r.loginRedfish(t.Context())
 		return err
 	})
+	return r
+}
 
-	tallies, stop := r.load()
-	t.Logf("clients log in from %v on", time.Since(began).Round(time.Second))
+// until waits, at most for a time, until something has happened to the servers of
+// all clients that see certificates. Meanwhile the frontends have to connect anew
+// now and then.
+func (r *rotation) until(limit time.Duration, tallies map[string]*tally, what string, happened func(*tally) bool) {
+	r.Helper()
 	cut := time.NewTicker(cutInterval)
 	defer cut.Stop()
-	for changed := false; !changed; {
+	for end := time.Now().Add(limit); ; {
 		<-cut.C
-		if time.Since(began) > rotationTime {
-			t.Errorf("the CA has not changed %d times within %v", rotations, rotationTime)
-			break
-		}
 		r.pause.Lock()
-		for _, one := range relays {
+		for _, one := range r.relays {
 			one.cut()
 		}
 		r.pause.Unlock()
-		changed = true
+		all := true
 		for kind, count := range tallies {
-			changed = changed && (kind == "IPMI" || count.changes() >= rotations)
+			all = all && (kind == ipmiClients || count.is(happened))
+		}
+		if all {
+			return
+		}
+		if time.Now().After(end) {
+			r.Errorf("not within %v: %s", limit, what)
+			return
 		}
 	}
-	stop()
+}
+
+// check fails where an attempt has failed, or there were too few.
+func (r *rotation) check(tallies map[string]*tally, logins, leaves int) {
+	r.Helper()
 	for kind, count := range tallies {
-		t.Logf("%s: %d logins, %d failed, %d certificates, %d CAs", kind, count.attempts, count.failures, len(count.leaves), len(count.authorities))
+		r.Logf("%s: %d logins, %d failed, %d certificates, %d CAs", kind, count.attempts, count.failures, len(count.leaves), len(count.authorities))
 		if count.failures > 0 {
-			t.Errorf("%s: %d of %d logins failed:\n%s", kind, count.failures, count.attempts, strings.Join(count.first, "\n"))
+			r.Errorf("%s: %d of %d logins failed:\n%s", kind, count.failures, count.attempts, strings.Join(count.first, "\n"))
 		}
-		if count.attempts < leastLogins {
-			t.Errorf("%s: %d logins, want %d at the least", kind, count.attempts, leastLogins)
+		if count.attempts < logins {
+			r.Errorf("%s: %d logins, want %d at the least", kind, count.attempts, logins)
 		}
-		if kind != "IPMI" && len(count.leaves) < leastLeaves {
-			t.Errorf("%s: the server has had %d certificates, want %d at the least", kind, len(count.leaves), leastLeaves)
+		if kind != ipmiClients && len(count.leaves) < leaves {
+			r.Errorf("%s: the server has had %d certificates, want %d at the least", kind, len(count.leaves), leaves)
 		}
 	}
-	for i, one := range relays {
-		if least := 2 * int(time.Since(began)/cutInterval/2); one.connections() < least {
+	r.Logf("%v since the first CA", time.Since(r.began).Round(time.Second))
+}
+
+// The CA and all certificates rotate while clients log in all the time, and while
+// the frontends have to connect to the services anew all the time: no attempt
+// fails.
+//
+// It runs alone, for its times are those of the certificates.
+func TestRotation_underLoadOfKubernetes(t *testing.T) {
+	r := newRotation(t, func(*rotation) []string {
+		return []string{"--ca-lifetime", rotatingCA.String(), "--ca-lead-time", rotatingLead.String(), "--certificate-lifetime", rotatingLeaf.String()}
+	})
+	first := r.published()
+	tallies, stop := r.load()
+	r.until(rotationTime, tallies, fmt.Sprintf("%d CAs after the first", rotations), func(count *tally) bool { return len(count.authorities) > rotations })
+	stop()
+	r.check(tallies, leastLogins, leastLeaves)
+	for i, one := range r.relays {
+		if least := int(time.Since(r.began) / cutInterval / 2); one.connections() < least {
 			t.Errorf("relay %d: the frontends have connected %d times, want %d at the least", i, one.connections(), least)
 		}
 	}
 	for serial := range r.published() {
-		if firstCA[serial] {
+		if first[serial] {
 			t.Error("the first CA is trusted still")
 		}
 	}
-	t.Logf("%v since the first CA", time.Since(began).Round(time.Second))
 }
 
 // published are the serial numbers of the CA certificates that clients trust.
