@@ -98,7 +98,7 @@ cluster-down: ## Remove the cluster and whatever a crash left of one.
 test-integration: bin/gotestsum ## Run the suites on real KubeVirt (KUBECONFIG's, else one of level kubevirt) and compare it with the simulator.
 	hack/install-cluster-packages.sh kubevirt
 	GOWORK=off hack/test.sh bed test/cluster -tags integration -count 1 -timeout 30m ./...
-	hack/with-cluster.sh api hack/test.sh controller-alone services/controller -tags integration -count 1 -p 1 -timeout 10m -run 'TestInstance|TestRebootPolicies|TestRollout|TestAPIs_of_others' ./internal/reconciler ./internal/webhook
+	hack/with-cluster.sh api hack/test.sh controller-alone services/controller -tags integration -count 1 -p 1 -timeout 10m -run 'TestInstance|TestRebootPolicies|TestRollout|TestAPIs_of_others|TestDefinition_earlier' ./internal/reconciler ./internal/webhook
 	hack/with-cluster.sh kubevirt hack/integration.sh
 
 .PHONY: e2e

@@ -24,18 +24,26 @@ type Health struct {
 	telling    sync.Mutex
 	mu         sync.Mutex
 	components map[string]bool
-	watchers   []func(ready bool)
+	// reasons say why components are not ready.
+	reasons  map[string]string
+	watchers []func(ready bool)
 }
 
 // NewHealth returns a health that is not ready.
-func NewHealth() *Health { return &Health{components: map[string]bool{}} }
+func NewHealth() *Health { return &Health{components: map[string]bool{}, reasons: map[string]string{}} }
 
 // Set says whether a component is ready.
-func (h *Health) Set(component string, ready bool) {
+func (h *Health) Set(component string, ready bool) { h.set(component, ready, "") }
+
+// SetReason says why a component is not ready, for whoever asks /readyz; empty: it
+// is.
+func (h *Health) SetReason(component, reason string) { h.set(component, reason == "", reason) }
+
+func (h *Health) set(component string, ready bool, reason string) {
 	h.telling.Lock()
 	defer h.telling.Unlock()
 	h.mu.Lock()
-	h.components[component] = ready
+	h.components[component], h.reasons[component] = ready, reason
 	now, watchers := len(h.notReady()) == 0, slices.Clone(h.watchers)
 	h.mu.Unlock()
 	for _, watch := range watchers {
@@ -80,6 +88,11 @@ func (h *Health) Handler(metrics prometheus.Gatherer) http.Handler {
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		h.mu.Lock()
 		waiting := h.notReady()
+		for i, component := range waiting {
+			if reason := h.reasons[component]; reason != "" {
+				waiting[i] = component + " (" + reason + ")"
+			}
+		}
 		h.mu.Unlock()
 		if len(waiting) > 0 {
 			http.Error(w, "not ready: "+strings.Join(waiting, ", "), http.StatusServiceUnavailable)

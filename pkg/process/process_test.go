@@ -91,6 +91,26 @@ func TestHealth_readyz(t *testing.T) {
 	check("/metrics", http.StatusOK)
 }
 
+func TestHealth_SetReason(t *testing.T) {
+	t.Parallel()
+	h := NewHealth()
+	handler := h.Handler(NewRegistry())
+	check := func(code int, body string) {
+		t.Helper()
+		got := httptest.NewRecorder()
+		handler.ServeHTTP(got, httptest.NewRequest(http.MethodGet, "/readyz", http.NoBody))
+		if got.Code != code || strings.TrimSpace(got.Body.String()) != body {
+			t.Errorf("/readyz is %d %q, want %d %q", got.Code, got.Body, code, body)
+		}
+	}
+	h.Set("cache", false)
+	h.SetReason("definition", "it is old")
+	check(http.StatusServiceUnavailable, "not ready: cache, definition (it is old)")
+	h.Set("cache", true)
+	h.SetReason("definition", "")
+	check(http.StatusOK, "ok")
+}
+
 // The last that watchers hear is how it is.
 func TestHealth_concurrentSets_lastToldIsTrue(t *testing.T) {
 	t.Parallel()

@@ -39,6 +39,8 @@ const (
 	component = "kubernetes"
 	// certificateComponent is the name of the controller's own certificate there.
 	certificateComponent = "certificate"
+	// definitionComponent is the name of the VirtualMachineBMC's definition there.
+	definitionComponent = "definition"
 	// readyInterval is how often the caches are asked whether they are filled.
 	readyInterval = 100 * time.Millisecond
 )

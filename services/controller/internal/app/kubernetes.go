@@ -70,10 +70,12 @@ func (o *Options) ownNamespace() (string, error) {
 // newSource makes the reconcilers of a controller, and has something run while it
 // leads.
 func (o *Options) newSource(p *process.Process, config *rest.Config, namespace string, keeper *certificate.Keeper, webhooks *webhooks) (*reconciler.Source, error) {
+	p.Health.Set(definitionComponent, false)
 	return reconciler.New(reconciler.Config{
 		REST: config, Log: p.Log, Metrics: p.Registry, Namespace: namespace, Namespaces: split(o.Namespaces),
 		Ports: o.Ports, Defaults: o.Defaults, Provision: o.Provision, DiscoveryInterval: o.DiscoveryInterval,
 		Agents: o.Agents, Webhooks: webhooks, Certificates: keeper, ClusterDomain: o.certificates.domain,
+		OnDefinition: func(problem string) { p.Health.SetReason(definitionComponent, problem) },
 	})
 }
 

@@ -45,6 +45,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"kubevirtbmc.dev/api/crds"
 	"kubevirtbmc.dev/api/v1beta1"
 	"kubevirtbmc.dev/pkg/logkey"
 	registryv1 "kubevirtbmc.dev/proto/gen/go/bmc/registry/v1"
@@ -124,6 +125,9 @@ type Config struct {
 	RouteTime time.Duration
 	// Webhooks are the admission webhooks; nil: there are none.
 	Webhooks Webhooks
+	// OnDefinition is told, before the controller begins, why it does not; empty: it
+	// begins. Nil: nobody is.
+	OnDefinition func(problem string)
 }
 
 // Source keeps the registry, and the cluster's objects, as VirtualMachineBMCs say.
@@ -140,6 +144,8 @@ type Source struct {
 	apis     *apis
 	rights   *rights
 	expiries *expiries
+	// definition is the cluster's of VirtualMachineBMCs.
+	definition *definition
 	// agents are the objects of dedicated agents; nil: there are none.
 	agents *optional
 	// labeled are the namespaces whose labels select machines; nil: none do.
@@ -180,6 +186,9 @@ func New(config Config) (*Source, error) {
 	if s.expiries, err = newExpiries(config.Metrics); err != nil {
 		return nil, err
 	}
+	if s.definition, err = newDefinition(config.Metrics, crds.VirtualMachineBMC); err != nil {
+		return nil, err
+	}
 	for transport, allocator := range map[string]*port.Allocator[portOwner]{"udp": s.ports.udp, "tcp": s.ports.tcp} {
 		if err := config.Metrics.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "vbmc_controller_ports_free", Help: "Ports that no BMC has, by transport.", ConstLabels: prometheus.Labels{"transport": transport},
@@ -212,9 +221,27 @@ func (s *Source) AccountsChanged(ref registry.Ref) { s.bmcs.add(ref) }
 
 // Run works until the context ends, as the leader of the controllers or while
 // another is. The leader runs the registry. An error ends the process, as when
-// it is no longer the leader.
+// it is no longer the leader. Nothing begins before the cluster's definition of
+// VirtualMachineBMCs has what is written: until then another version may lead,
+// which can work with it.
 func (s *Source) Run(ctx context.Context, bmcs *registry.Registry, accounts Accounts) error {
 	s.registry = bmcs
+	if err := s.setupManager(); err != nil {
+		return err
+	}
+	var group sync.WaitGroup
+	defer group.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if err := s.setupDefinition(); err != nil {
+		return err
+	}
+	group.Go(func() { s.definition.run(ctx) })
+	select {
+	case <-s.definition.fits:
+	case <-ctx.Done():
+		return nil
+	}
 	if err := s.setup(ctx, accounts); err != nil {
 		return err
 	}
@@ -224,8 +251,8 @@ func (s *Source) Run(ctx context.Context, bmcs *registry.Registry, accounts Acco
 	return nil
 }
 
-// setup makes the controllers.
-func (s *Source) setup(ctx context.Context, accounts Accounts) error {
+// setupManager makes what runs the controllers.
+func (s *Source) setupManager() error {
 	log := logr.FromSlogHandler(s.config.Log.Handler())
 	ctrllog.SetLogger(log)
 	scheme := runtime.NewScheme()
@@ -251,6 +278,23 @@ func (s *Source) setup(ctx context.Context, accounts Accounts) error {
 	if err != nil {
 		return fmt.Errorf("make controllers: %w", err)
 	}
+	return nil
+}
+
+func (s *Source) setupDefinition() error {
+	client, err := discovery.NewDiscoveryClientForConfig(s.config.REST)
+	if err != nil {
+		return fmt.Errorf("make discovery client: %w", err)
+	}
+	d := s.definition
+	d.discovery, d.interval, d.log, d.tell = client, s.config.DiscoveryInterval, s.config.Log, s.config.OnDefinition
+	d.events = s.manager.GetEventRecorder(EventSource)
+	d.regarding = &corev1.ObjectReference{APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Namespace: s.config.Namespace, Name: leaseName}
+	return nil
+}
+
+// setup makes the controllers.
+func (s *Source) setup(ctx context.Context, accounts Accounts) error {
 	if err := s.setupAPIs(ctx); err != nil {
 		return err
 	}
