@@ -5,6 +5,7 @@
 package grpcclient
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -29,8 +30,11 @@ type Config struct {
 	// TLS of the connection where Roots is nil; both are nil only inside one
 	// process, where bytes do not leave it.
 	TLS *tls.Config
-	// Token returns the bearer token to present, called for each RPC; nil: none.
+	// Token returns the bearer token to present, called for each RPC, and during
+	// streams whose messages can show another; nil: none.
 	Token func() (string, error)
+	// Renew is how often it is called during a stream; 0: every 20 s.
+	Renew time.Duration
 	// Options are added to the connection's, as a dialer.
 	Options []grpc.DialOption
 }
@@ -69,7 +73,9 @@ func Dial(target string, cfg Config) (*grpc.ClientConn, error) {
 		grpc.WithResolvers(newNames()),
 	}
 	if cfg.Token != nil {
-		options = append(options, grpc.WithPerRPCCredentials(bearerToken{cfg.Token, cfg.Roots != nil || cfg.TLS != nil}))
+		options = append(options,
+			grpc.WithPerRPCCredentials(bearerToken{cfg.Token, cfg.Roots != nil || cfg.TLS != nil}),
+			grpc.WithChainStreamInterceptor(streamRenewal(cfg.Token, cmp.Or(cfg.Renew, defaultRenew))))
 	}
 	conn, err := grpc.NewClient(target, append(options, cfg.Options...)...)
 	if err != nil {

@@ -7,7 +7,10 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
+	"maps"
+	"slices"
 	"strings"
+	"sync"
 
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/auth"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -62,7 +65,59 @@ func (s StaticTokens) Authenticate(_ context.Context, token string) (Identity, e
 	return Identity{Name: s[found].identity}, nil
 }
 
-type identityKey struct{}
+// credentialID is the part of Extra that is a token's own, not its holder's
+// (CredentialIDKey of k8s.io/apiserver/pkg/authentication/user).
+const credentialID = "authentication.kubernetes.io/credential-id"
+
+// same tells whether two tokens are the same caller's: of the same account, and
+// where they are bound to a pod, of the same one, with the same groups.
+func (i Identity) same(other Identity) bool {
+	extra := func(of Identity) map[string][]string {
+		rest := maps.Clone(of.Extra)
+		delete(rest, credentialID)
+		return rest
+	}
+	return i.Name == other.Name && i.UID == other.UID && slices.Equal(slices.Sorted(slices.Values(i.Groups)), slices.Sorted(slices.Values(other.Groups))) &&
+		maps.EqualFunc(extra(i), extra(other), slices.Equal)
+}
+
+// credential is a call's caller and the newest token that it has shown.
+type credential struct {
+	identity Identity
+
+	mu    sync.Mutex
+	token string
+}
+
+// renew takes another token of the caller's. One that can't be reviewed at the
+// moment is taken: review will tell.
+func (c *credential) renew(ctx context.Context, authenticator Authenticator, token string) error {
+	if err := c.check(ctx, authenticator, token); err != nil && grpcstatus.ReasonOf(err) != errorsv1.Reason_REASON_HYPERVISOR_UNAVAILABLE {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.token = token
+	return nil
+}
+
+// review tells whether the newest token is still valid, and the caller's.
+func (c *credential) review(ctx context.Context, authenticator Authenticator) error {
+	c.mu.Lock()
+	token := c.token
+	c.mu.Unlock()
+	return c.check(ctx, authenticator, token)
+}
+
+func (c *credential) check(ctx context.Context, authenticator Authenticator, token string) error {
+	identity, err := authenticator.Authenticate(ctx, token)
+	if err == nil && !c.identity.same(identity) {
+		err = grpcstatus.New(errorsv1.Reason_REASON_UNAUTHENTICATED, "the bearer token is not of the caller that opened the stream")
+	}
+	return err
+}
+
+type credentialKey struct{}
 
 // IdentityOf returns the name of a call's authenticated caller; empty in one that
 // needs none.
@@ -71,8 +126,16 @@ func IdentityOf(ctx context.Context) string {
 }
 
 func identityOf(ctx context.Context) Identity {
-	identity, _ := ctx.Value(identityKey{}).(Identity)
-	return identity
+	if c := credentialOf(ctx); c != nil {
+		return c.identity
+	}
+	return Identity{}
+}
+
+// credentialOf returns a call's; nil in one that needs none.
+func credentialOf(ctx context.Context) *credential {
+	c, _ := ctx.Value(credentialKey{}).(*credential)
+	return c
 }
 
 func authenticate(ctx context.Context, authenticator Authenticator) (context.Context, error) {
@@ -84,7 +147,7 @@ func authenticate(ctx context.Context, authenticator Authenticator) (context.Con
 	if err != nil {
 		return ctx, err
 	}
-	return context.WithValue(ctx, identityKey{}, identity), nil
+	return context.WithValue(ctx, credentialKey{}, &credential{identity: identity, token: token}), nil
 }
 
 // open tells whether a method is served without authentication: health alone,

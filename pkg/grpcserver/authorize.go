@@ -18,6 +18,7 @@ import (
 	"kubevirtbmc.dev/pkg/audit"
 	"kubevirtbmc.dev/pkg/callctx"
 	"kubevirtbmc.dev/pkg/grpcstatus"
+	accessv1 "kubevirtbmc.dev/proto/gen/go/bmc/access/v1"
 	errorsv1 "kubevirtbmc.dev/proto/gen/go/bmc/errors/v1"
 	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
 )
@@ -107,9 +108,10 @@ func (g guard) vouched(ctx context.Context, bmc *referencev1.BMCReference) (cont
 	}
 }
 
-// watch authorizes a stream's caller again and again, and ends the stream when
-// it has lost its right. While that can't be told the stream goes on.
-func (g guard) watch(ctx context.Context, request access.Request, end context.CancelCauseFunc) {
+// watch reviews a stream's caller again and again: its newest token, and its right
+// where the stream needs one (request is not nil). It ends the stream when either
+// is lost. While that can't be told the stream goes on.
+func (g guard) watch(ctx context.Context, request *access.Request, end context.CancelCauseFunc) {
 	ticker := time.NewTicker(g.recheck)
 	defer ticker.Stop()
 	for {
@@ -118,12 +120,26 @@ func (g guard) watch(ctx context.Context, request access.Request, end context.Ca
 			return
 		case <-ticker.C:
 		}
-		err := g.authorizer.Authorize(ctx, identityOf(ctx), request)
-		if grpcstatus.ReasonOf(err) == errorsv1.Reason_REASON_PERMISSION_DENIED {
+		err := credentialOf(ctx).review(ctx, g.authenticator)
+		if err == nil && request != nil {
+			err = g.authorizer.Authorize(ctx, identityOf(ctx), *request)
+		}
+		switch grpcstatus.ReasonOf(err) {
+		case errorsv1.Reason_REASON_UNAUTHENTICATED, errorsv1.Reason_REASON_PERMISSION_DENIED:
 			end(err)
 			return
 		}
 	}
+}
+
+// renewal returns another token that a stream's message shows, and nothing else;
+// empty: it is another message.
+func renewal(message any) string {
+	m, _ := message.(interface{ GetRenewal() *accessv1.Renewal })
+	if m == nil {
+		return ""
+	}
+	return m.GetRenewal().GetToken()
 }
 
 // sameBMC refuses a message that names a BMC other than the first message's, or

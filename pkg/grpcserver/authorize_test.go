@@ -10,6 +10,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -377,6 +378,153 @@ func TestAuthorization_streamIsRechecked(t *testing.T) {
 	defer r.mu.Unlock()
 	if r.typed != "before " {
 		t.Errorf("typed %q", r.typed)
+	}
+}
+
+// accounts are the callers that tokens stand for; a token can be revoked.
+type accounts struct {
+	mu    sync.Mutex
+	whose map[string]grpcserver.Identity
+	asked map[string]int
+}
+
+// Authenticate implements grpcserver.Authenticator.
+func (a *accounts) Authenticate(_ context.Context, token string) (grpcserver.Identity, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.asked[token]++
+	identity, ok := a.whose[token]
+	if !ok {
+		return grpcserver.Identity{}, grpcstatus.New(errorsv1.Reason_REASON_UNAUTHENTICATED, "not valid")
+	}
+	return identity, nil
+}
+
+func (a *accounts) revoke(token string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.whose, token)
+}
+
+// askedAbout waits until a token has been asked about a number of times more.
+func (a *accounts) askedAbout(t *testing.T, token string, more int) {
+	t.Helper()
+	count := func() int {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.asked[token]
+	}
+	for end, n := time.Now().Add(30*time.Second), count()+more; count() < n; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("nobody asks whose token %q is", token)
+		}
+	}
+}
+
+// A stream lasts as long as its caller has a token that is valid, and has shown it.
+func TestAuthentication_streamIsRechecked(t *testing.T) {
+	t.Parallel()
+	const gone = errorsv1.Reason_REASON_UNAUTHENTICATED
+	pod := func(uid, jti string) grpcserver.Identity {
+		return grpcserver.Identity{Name: "frontend", UID: "1", Groups: []string{"a"}, Extra: map[string][]string{
+			"authentication.kubernetes.io/pod-uid": {uid}, "authentication.kubernetes.io/credential-id": {jti},
+		}}
+	}
+	for name, tc := range map[string]struct {
+		next   string // the token that takes the first one's place
+		revoke []string
+		want   errorsv1.Reason
+	}{
+		"the token is revoked":              {"first", []string{"first"}, gone},
+		"the token is replaced":             {"second", []string{"first"}, allowed},
+		"the account is deleted":            {"second", []string{"first", "second"}, gone},
+		"another pod's token":               {"other pod", nil, gone},
+		"another caller's token":            {"other", nil, gone},
+		"a token of nobody":                 {"nobody", nil, gone},
+		"nothing happens":                   {"first", nil, allowed},
+		"the token is replaced, both valid": {"second", nil, allowed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			who := &accounts{asked: map[string]int{}, whose: map[string]grpcserver.Identity{
+				"first": pod("1", "1"), "second": pod("1", "2"), "other pod": pod("2", "3"), "other": {Name: "other"},
+			}}
+			r := &recorder{}
+			address, tlsConfig, _ := serve(t, grpcserver.Config{
+				Authenticator: who, Authorizer: &rights{answers: map[string]errorsv1.Reason{updateConsole: allowed}}, Recheck: 5 * time.Millisecond,
+			}, func(registrar grpc.ServiceRegistrar) { consolev1.RegisterConsoleServiceServer(registrar, r) })
+			var token atomic.Pointer[string]
+			first := "first"
+			token.Store(&first)
+			conn := dial(t, address, grpcclient.Config{TLS: tlsConfig, Renew: time.Millisecond, Token: func() (string, error) { return *token.Load(), nil }})
+			stream, err := consolev1.NewConsoleServiceClient(conn).Connect(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			say := func(message *consolev1.ConnectRequest) error {
+				return exchange(stream, message, &consolev1.ConnectResponse{})
+			}
+			if err := say(openConsole(sim0, false)); err != nil {
+				t.Fatal(err)
+			}
+			who.askedAbout(t, "first", 2)
+			token.Store(&tc.next)
+			if tc.want == allowed || len(tc.revoke) > 0 {
+				who.askedAbout(t, tc.next, 2)
+			} else {
+				who.askedAbout(t, tc.next, 1)
+			}
+			for _, token := range tc.revoke {
+				who.revoke(token)
+			}
+			if tc.want == allowed {
+				who.askedAbout(t, tc.next, 2)
+				if err := say(input("typed")); err != nil {
+					t.Errorf("the stream has ended: %v", err)
+				}
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				if r.typed != "typed" {
+					t.Errorf("typed %q", r.typed)
+				}
+				return
+			}
+			if len(tc.revoke) > 0 {
+				who.askedAbout(t, tc.next, 1)
+			}
+			time.Sleep(50 * time.Millisecond) // The answer takes effect right after it.
+			if err := say(input("typed")); grpcstatus.ReasonOf(err) != tc.want {
+				t.Errorf("the stream ended with %v, want reason %v", err, tc.want)
+			}
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if r.typed != "" {
+				t.Errorf("typed %q", r.typed)
+			}
+		})
+	}
+}
+
+// One that only sends ends by itself.
+func TestAuthentication_watchIsRechecked(t *testing.T) {
+	t.Parallel()
+	who := &accounts{asked: map[string]int{}, whose: map[string]grpcserver.Identity{"first": {Name: "watcher"}}}
+	watch := "get virtualmachinebmcs/power of default/endless"
+	address, tlsConfig, _ := serve(t, grpcserver.Config{
+		Authenticator: who, Authorizer: &rights{answers: map[string]errorsv1.Reason{watch: allowed}}, Recheck: 5 * time.Millisecond,
+	}, func(registrar grpc.ServiceRegistrar) { powerv1.RegisterPowerServiceServer(registrar, power{}) })
+	conn := dial(t, address, grpcclient.Config{TLS: tlsConfig, Token: token("first")})
+	stream, err := powerv1.NewPowerServiceClient(conn).WatchPower(t.Context(), &powerv1.WatchPowerRequest{Bmc: &referencev1.BMCReference{Namespace: "default", Name: "endless"}})
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	who.askedAbout(t, "first", 2)
+	who.revoke("first")
+	if _, err := stream.Recv(); grpcstatus.ReasonOf(err) != errorsv1.Reason_REASON_UNAUTHENTICATED {
+		t.Errorf("the stream ended with %v, want UNAUTHENTICATED", err)
 	}
 }
 

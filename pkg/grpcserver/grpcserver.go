@@ -48,8 +48,8 @@ type Config struct {
 	// Authorizer tells who may do what; nil: whoever is authenticated may do
 	// everything.
 	Authorizer Authorizer
-	// Recheck is how often the caller of a stream is authorized again; 0: once a
-	// minute.
+	// Recheck is how often the caller of a stream is authenticated and authorized
+	// again; 0: once a minute.
 	Recheck time.Duration
 	// Metrics gets the call counters and latencies.
 	Metrics prometheus.Registerer

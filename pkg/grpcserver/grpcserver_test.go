@@ -93,7 +93,9 @@ func serve(t *testing.T, config grpcserver.Config, register func(grpc.ServiceReg
 	log := &lockedBuffer{}
 	config.Log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	config.TLS = certs.ServerTLS(func() (*tls.Certificate, error) { return leaf, nil })
-	config.Authenticator = tokens
+	if config.Authenticator == nil {
+		config.Authenticator = tokens
+	}
 	config.Metrics = prometheus.NewRegistry()
 	server, err := grpcserver.New(config)
 	if err != nil {

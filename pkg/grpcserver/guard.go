@@ -154,34 +154,51 @@ func (s *guardedStream) Context() context.Context {
 	return s.ctx
 }
 
-// RecvMsg implements grpc.ServerStream.
+// RecvMsg implements grpc.ServerStream. Handlers see no message that shows another
+// token.
 func (s *guardedStream) RecvMsg(m any) error {
-	if err := s.ServerStream.RecvMsg(m); err != nil {
-		return err
+	for {
+		if err := s.ServerStream.RecvMsg(m); err != nil {
+			return err
+		}
+		if err := validate(s.guard.validator, m); err != nil {
+			return err
+		}
+		if !governed(s.method) {
+			return nil
+		}
+		later, err := s.admit(m)
+		if err != nil || !later {
+			return err
+		}
+		token := renewal(m)
+		if token == "" {
+			return s.sameBMC(m)
+		}
+		ctx := s.Context()
+		if err := credentialOf(ctx).renew(ctx, s.guard.authenticator, token); err != nil {
+			return err
+		}
 	}
-	if err := validate(s.guard.validator, m); err != nil {
-		return err
-	}
-	if !governed(s.method) {
-		return nil
-	}
+}
+
+// admit authorizes the stream by its first message; later tells that this is none.
+func (s *guardedStream) admit(m any) (later bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ctx.Err() != nil {
-		return context.Cause(s.ctx)
+		return false, context.Cause(s.ctx)
 	}
 	if s.authorized {
-		return s.sameBMC(m)
+		return true, nil
 	}
 	ctx, request, err := s.guard.authorize(s.ctx, s.method, m)
 	if err != nil {
-		return err
+		return false, err
 	}
 	s.ctx, s.request, s.authorized = ctx, request, true
-	if request != nil {
-		go s.guard.watch(ctx, *request, s.end)
-	}
-	return nil
+	go s.guard.watch(ctx, request, s.end)
+	return false, nil
 }
 
 // SendHeader implements grpc.ServerStream.

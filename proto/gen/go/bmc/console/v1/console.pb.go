@@ -15,7 +15,7 @@ import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
-	_ "kubevirtbmc.dev/proto/gen/go/bmc/access/v1"
+	v11 "kubevirtbmc.dev/proto/gen/go/bmc/access/v1"
 	v1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
 	reflect "reflect"
 	sync "sync"
@@ -148,6 +148,7 @@ type ConnectRequest struct {
 	//	*ConnectRequest_Open
 	//	*ConnectRequest_Input
 	//	*ConnectRequest_Break
+	//	*ConnectRequest_Renewal
 	Payload       isConnectRequest_Payload `protobuf_oneof:"payload"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -217,6 +218,15 @@ func (x *ConnectRequest) GetBreak() *Break {
 	return nil
 }
 
+func (x *ConnectRequest) GetRenewal() *v11.Renewal {
+	if x != nil {
+		if x, ok := x.Payload.(*ConnectRequest_Renewal); ok {
+			return x.Renewal
+		}
+	}
+	return nil
+}
+
 type isConnectRequest_Payload interface {
 	isConnectRequest_Payload()
 }
@@ -237,11 +247,18 @@ type ConnectRequest_Break struct {
 	Break *Break `protobuf:"bytes,3,opt,name=break,proto3,oneof"`
 }
 
+type ConnectRequest_Renewal struct {
+	// Shows another token of the caller.
+	Renewal *v11.Renewal `protobuf:"bytes,4,opt,name=renewal,proto3,oneof"`
+}
+
 func (*ConnectRequest_Open) isConnectRequest_Payload() {}
 
 func (*ConnectRequest_Input) isConnectRequest_Payload() {}
 
 func (*ConnectRequest_Break) isConnectRequest_Payload() {}
+
+func (*ConnectRequest_Renewal) isConnectRequest_Payload() {}
 
 // Break asks for a serial break.
 type Break struct {
@@ -371,14 +388,15 @@ var File_bmc_console_v1_console_proto protoreflect.FileDescriptor
 
 const file_bmc_console_v1_console_proto_rawDesc = "" +
 	"\n" +
-	"\x1cbmc/console/v1/console.proto\x12\x0ebmc.console.v1\x1a\x1abmc/access/v1/access.proto\x1a bmc/reference/v1/reference.proto\x1a\x1bbuf/validate/validate.proto\"]\n" +
+	"\x1cbmc/console/v1/console.proto\x12\x0ebmc.console.v1\x1a\x1abmc/access/v1/access.proto\x1a\x1bbmc/access/v1/renewal.proto\x1a bmc/reference/v1/reference.proto\x1a\x1bbuf/validate/validate.proto\"]\n" +
 	"\x04Open\x128\n" +
 	"\x03bmc\x18\x01 \x01(\v2\x1e.bmc.reference.v1.BMCReferenceB\x06\xbaH\x03\xc8\x01\x01R\x03bmc\x12\x1b\n" +
-	"\tread_only\x18\x02 \x01(\bR\breadOnly\"\xa0\x01\n" +
+	"\tread_only\x18\x02 \x01(\bR\breadOnly\"\xd4\x01\n" +
 	"\x0eConnectRequest\x12*\n" +
 	"\x04open\x18\x01 \x01(\v2\x14.bmc.console.v1.OpenH\x00R\x04open\x12!\n" +
 	"\x05input\x18\x02 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80\x04H\x00R\x05input\x12-\n" +
-	"\x05break\x18\x03 \x01(\v2\x15.bmc.console.v1.BreakH\x00R\x05breakB\x10\n" +
+	"\x05break\x18\x03 \x01(\v2\x15.bmc.console.v1.BreakH\x00R\x05break\x122\n" +
+	"\arenewal\x18\x04 \x01(\v2\x16.bmc.access.v1.RenewalH\x00R\arenewalB\x10\n" +
 	"\apayload\x12\x05\xbaH\x02\b\x01\"\a\n" +
 	"\x05Break\"l\n" +
 	"\x0fConnectResponse\x124\n" +
@@ -414,19 +432,21 @@ var file_bmc_console_v1_console_proto_goTypes = []any{
 	(*Break)(nil),           // 3: bmc.console.v1.Break
 	(*ConnectResponse)(nil), // 4: bmc.console.v1.ConnectResponse
 	(*v1.BMCReference)(nil), // 5: bmc.reference.v1.BMCReference
+	(*v11.Renewal)(nil),     // 6: bmc.access.v1.Renewal
 }
 var file_bmc_console_v1_console_proto_depIdxs = []int32{
 	5, // 0: bmc.console.v1.Open.bmc:type_name -> bmc.reference.v1.BMCReference
 	1, // 1: bmc.console.v1.ConnectRequest.open:type_name -> bmc.console.v1.Open
 	3, // 2: bmc.console.v1.ConnectRequest.break:type_name -> bmc.console.v1.Break
-	0, // 3: bmc.console.v1.ConnectResponse.state:type_name -> bmc.console.v1.ConsoleState
-	2, // 4: bmc.console.v1.ConsoleService.Connect:input_type -> bmc.console.v1.ConnectRequest
-	4, // 5: bmc.console.v1.ConsoleService.Connect:output_type -> bmc.console.v1.ConnectResponse
-	5, // [5:6] is the sub-list for method output_type
-	4, // [4:5] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	6, // 3: bmc.console.v1.ConnectRequest.renewal:type_name -> bmc.access.v1.Renewal
+	0, // 4: bmc.console.v1.ConnectResponse.state:type_name -> bmc.console.v1.ConsoleState
+	2, // 5: bmc.console.v1.ConsoleService.Connect:input_type -> bmc.console.v1.ConnectRequest
+	4, // 6: bmc.console.v1.ConsoleService.Connect:output_type -> bmc.console.v1.ConnectResponse
+	6, // [6:7] is the sub-list for method output_type
+	5, // [5:6] is the sub-list for method input_type
+	5, // [5:5] is the sub-list for extension type_name
+	5, // [5:5] is the sub-list for extension extendee
+	0, // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_bmc_console_v1_console_proto_init() }
@@ -438,6 +458,7 @@ func file_bmc_console_v1_console_proto_init() {
 		(*ConnectRequest_Open)(nil),
 		(*ConnectRequest_Input)(nil),
 		(*ConnectRequest_Break)(nil),
+		(*ConnectRequest_Renewal)(nil),
 	}
 	file_bmc_console_v1_console_proto_msgTypes[3].OneofWrappers = []any{
 		(*ConnectResponse_State)(nil),

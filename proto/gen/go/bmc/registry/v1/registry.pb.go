@@ -16,7 +16,7 @@ import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
-	_ "kubevirtbmc.dev/proto/gen/go/bmc/access/v1"
+	v11 "kubevirtbmc.dev/proto/gen/go/bmc/access/v1"
 	v1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
 	reflect "reflect"
 	sync "sync"
@@ -701,6 +701,7 @@ type SubscribeRequest struct {
 	//
 	//	*SubscribeRequest_Hello
 	//	*SubscribeRequest_Acknowledgement
+	//	*SubscribeRequest_Renewal
 	Payload       isSubscribeRequest_Payload `protobuf_oneof:"payload"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -761,6 +762,15 @@ func (x *SubscribeRequest) GetAcknowledgement() *Acknowledgement {
 	return nil
 }
 
+func (x *SubscribeRequest) GetRenewal() *v11.Renewal {
+	if x != nil {
+		if x, ok := x.Payload.(*SubscribeRequest_Renewal); ok {
+			return x.Renewal
+		}
+	}
+	return nil
+}
+
 type isSubscribeRequest_Payload interface {
 	isSubscribeRequest_Payload()
 }
@@ -775,9 +785,16 @@ type SubscribeRequest_Acknowledgement struct {
 	Acknowledgement *Acknowledgement `protobuf:"bytes,2,opt,name=acknowledgement,proto3,oneof"`
 }
 
+type SubscribeRequest_Renewal struct {
+	// Shows another token of the caller.
+	Renewal *v11.Renewal `protobuf:"bytes,3,opt,name=renewal,proto3,oneof"`
+}
+
 func (*SubscribeRequest_Hello) isSubscribeRequest_Payload() {}
 
 func (*SubscribeRequest_Acknowledgement) isSubscribeRequest_Payload() {}
+
+func (*SubscribeRequest_Renewal) isSubscribeRequest_Payload() {}
 
 // Synced ends the first part of a stream.
 type Synced struct {
@@ -943,7 +960,7 @@ var File_bmc_registry_v1_registry_proto protoreflect.FileDescriptor
 
 const file_bmc_registry_v1_registry_proto_rawDesc = "" +
 	"\n" +
-	"\x1ebmc/registry/v1/registry.proto\x12\x0fbmc.registry.v1\x1a\x1abmc/access/v1/access.proto\x1a bmc/reference/v1/reference.proto\x1a\x1bbuf/validate/validate.proto\"\xaa\x01\n" +
+	"\x1ebmc/registry/v1/registry.proto\x12\x0fbmc.registry.v1\x1a\x1abmc/access/v1/access.proto\x1a\x1bbmc/access/v1/renewal.proto\x1a bmc/reference/v1/reference.proto\x1a\x1bbuf/validate/validate.proto\"\xaa\x01\n" +
 	"\aAccount\x12\x1a\n" +
 	"\busername\x18\x01 \x01(\tR\busername\x12\x1f\n" +
 	"\bpassword\x18\x02 \x01(\tB\x03\x80\x01\x01R\bpassword\x12)\n" +
@@ -984,10 +1001,11 @@ const file_bmc_registry_v1_registry_proto_rawDesc = "" +
 	"\x03bmc\x18\x01 \x01(\v2\x1e.bmc.reference.v1.BMCReferenceB\x06\xbaH\x03\xc8\x01\x01R\x03bmc\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x18\n" +
 	"\aserving\x18\x03 \x01(\bR\aserving\x12\"\n" +
-	"\amessage\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\amessage\"\xa2\x01\n" +
+	"\amessage\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\amessage\"\xd6\x01\n" +
 	"\x10SubscribeRequest\x12.\n" +
 	"\x05hello\x18\x01 \x01(\v2\x16.bmc.registry.v1.HelloH\x00R\x05hello\x12L\n" +
-	"\x0facknowledgement\x18\x02 \x01(\v2 .bmc.registry.v1.AcknowledgementH\x00R\x0facknowledgementB\x10\n" +
+	"\x0facknowledgement\x18\x02 \x01(\v2 .bmc.registry.v1.AcknowledgementH\x00R\x0facknowledgement\x122\n" +
+	"\arenewal\x18\x03 \x01(\v2\x16.bmc.access.v1.RenewalH\x00R\arenewalB\x10\n" +
 	"\apayload\x12\x05\xbaH\x02\b\x01\"\x1c\n" +
 	"\x06Synced\x12\x12\n" +
 	"\x04full\x18\x01 \x01(\bR\x04full\"\xd9\x01\n" +
@@ -1040,6 +1058,7 @@ var file_bmc_registry_v1_registry_proto_goTypes = []any{
 	(*Synced)(nil),            // 11: bmc.registry.v1.Synced
 	(*SubscribeResponse)(nil), // 12: bmc.registry.v1.SubscribeResponse
 	(*v1.BMCReference)(nil),   // 13: bmc.reference.v1.BMCReference
+	(*v11.Renewal)(nil),       // 14: bmc.access.v1.Renewal
 }
 var file_bmc_registry_v1_registry_proto_depIdxs = []int32{
 	1,  // 0: bmc.registry.v1.Account.role:type_name -> bmc.registry.v1.Role
@@ -1056,16 +1075,17 @@ var file_bmc_registry_v1_registry_proto_depIdxs = []int32{
 	13, // 11: bmc.registry.v1.Acknowledgement.bmc:type_name -> bmc.reference.v1.BMCReference
 	8,  // 12: bmc.registry.v1.SubscribeRequest.hello:type_name -> bmc.registry.v1.Hello
 	9,  // 13: bmc.registry.v1.SubscribeRequest.acknowledgement:type_name -> bmc.registry.v1.Acknowledgement
-	7,  // 14: bmc.registry.v1.SubscribeResponse.upsert:type_name -> bmc.registry.v1.BMC
-	13, // 15: bmc.registry.v1.SubscribeResponse.removal:type_name -> bmc.reference.v1.BMCReference
-	11, // 16: bmc.registry.v1.SubscribeResponse.synced:type_name -> bmc.registry.v1.Synced
-	10, // 17: bmc.registry.v1.RegistryService.Subscribe:input_type -> bmc.registry.v1.SubscribeRequest
-	12, // 18: bmc.registry.v1.RegistryService.Subscribe:output_type -> bmc.registry.v1.SubscribeResponse
-	18, // [18:19] is the sub-list for method output_type
-	17, // [17:18] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	14, // 14: bmc.registry.v1.SubscribeRequest.renewal:type_name -> bmc.access.v1.Renewal
+	7,  // 15: bmc.registry.v1.SubscribeResponse.upsert:type_name -> bmc.registry.v1.BMC
+	13, // 16: bmc.registry.v1.SubscribeResponse.removal:type_name -> bmc.reference.v1.BMCReference
+	11, // 17: bmc.registry.v1.SubscribeResponse.synced:type_name -> bmc.registry.v1.Synced
+	10, // 18: bmc.registry.v1.RegistryService.Subscribe:input_type -> bmc.registry.v1.SubscribeRequest
+	12, // 19: bmc.registry.v1.RegistryService.Subscribe:output_type -> bmc.registry.v1.SubscribeResponse
+	19, // [19:20] is the sub-list for method output_type
+	18, // [18:19] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_bmc_registry_v1_registry_proto_init() }
@@ -1076,6 +1096,7 @@ func file_bmc_registry_v1_registry_proto_init() {
 	file_bmc_registry_v1_registry_proto_msgTypes[8].OneofWrappers = []any{
 		(*SubscribeRequest_Hello)(nil),
 		(*SubscribeRequest_Acknowledgement)(nil),
+		(*SubscribeRequest_Renewal)(nil),
 	}
 	file_bmc_registry_v1_registry_proto_msgTypes[10].OneofWrappers = []any{
 		(*SubscribeResponse_Upsert)(nil),
