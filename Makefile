@@ -8,7 +8,7 @@ SHELL := /bin/bash
 # tests over all modules.
 MODULES := proto api pkg pkg/bmcresource pkg/kubeaccess services/power services/media services/controller services/frontend-ipmi services/frontend-redfish cmd/kubevirtbmc cmd/virtbmc test
 # Not in the workspace: what they require must not lift anything there.
-BED_MODULES := test/cluster test/e2e
+BED_MODULES := test/bmclib test/cluster test/e2e
 BIN := $(CURDIR)/bin
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 COUNT ?= 3
@@ -27,6 +27,7 @@ run: build ## Run all services with three simulated VMs (COUNT=n for others) and
 .PHONY: test
 test: clients bin/gotestsum bin/grpcurl ## Run unit, contract, protocol and interop tests; no cluster needed.
 	GOWORK=off hack/test.sh cluster test/cluster ./...
+	GOWORK=off hack/test.sh bmclib test/bmclib ./...
 	hack/test.sh test . work
 
 ##@ Building
