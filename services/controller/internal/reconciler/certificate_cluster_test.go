@@ -303,7 +303,7 @@ func TestCertificates_certManagerAbsent(t *testing.T) {
 	s.wantCondition(bmc, v1beta1.ConditionCertificateReady, metav1.ConditionTrue, v1beta1.ReasonCertificateIssued)
 	s.wantReady(bmc)
 	s.wantCertificate(f, bmc.Name, func(leaf *x509.Certificate) error {
-		_, err := leaf.Verify(x509.VerifyOptions{Roots: s.roots(), DNSName: "vm-0-virtbmc"})
+		_, err := leaf.Verify(x509.VerifyOptions{Roots: s.roots(), DNSName: "vm-0-virtbmc." + s.namespace + ".svc"})
 		return err
 	})
 }
