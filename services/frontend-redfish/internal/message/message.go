@@ -22,37 +22,42 @@ type Key string
 
 // The messages that this service sends.
 const (
-	ActionNotSupported            Key = "ActionNotSupported"
-	ActionParameterMissing        Key = "ActionParameterMissing"
-	ActionParameterValueNotInList Key = "ActionParameterValueNotInList"
-	ActionParameterValueTypeError Key = "ActionParameterValueTypeError"
-	EmptyJSON                     Key = "EmptyJSON"
-	GeneralError                  Key = "GeneralError"
-	HeaderInvalid                 Key = "HeaderInvalid"
-	InsufficientPrivilege         Key = "InsufficientPrivilege"
-	InternalError                 Key = "InternalError"
-	MalformedJSON                 Key = "MalformedJSON"
-	NoOperation                   Key = "NoOperation"
-	NoValidSession                Key = "NoValidSession"
-	OperationFailed               Key = "OperationFailed"
-	OperationNotAllowed           Key = "OperationNotAllowed"
-	PayloadTooLarge               Key = "PayloadTooLarge"
-	PreconditionFailed            Key = "PreconditionFailed"
-	PropertyMissing               Key = "PropertyMissing"
-	PropertyNotWritable           Key = "PropertyNotWritable"
-	PropertyUnknown               Key = "PropertyUnknown"
-	PropertyValueConflict         Key = "PropertyValueConflict"
-	PropertyValueError            Key = "PropertyValueError"
-	PropertyValueNotInList        Key = "PropertyValueNotInList"
-	PropertyValueTypeError        Key = "PropertyValueTypeError"
-	QueryNotSupported             Key = "QueryNotSupported"
-	ResourceAtURIUnauthorized     Key = "ResourceAtUriUnauthorized"
-	ResourceExhaustion            Key = "ResourceExhaustion"
-	ResourceInStandby             Key = "ResourceInStandby"
-	ResourceInUse                 Key = "ResourceInUse"
-	ResourceMissingAtURI          Key = "ResourceMissingAtURI"
-	ResourceNotFound              Key = "ResourceNotFound"
-	ServiceTemporarilyUnavailable Key = "ServiceTemporarilyUnavailable"
+	ActionNotSupported             Key = "ActionNotSupported"
+	ActionParameterMissing         Key = "ActionParameterMissing"
+	ActionParameterValueNotInList  Key = "ActionParameterValueNotInList"
+	ActionParameterValueTypeError  Key = "ActionParameterValueTypeError"
+	EmptyJSON                      Key = "EmptyJSON"
+	GeneralError                   Key = "GeneralError"
+	HeaderInvalid                  Key = "HeaderInvalid"
+	InsufficientPrivilege          Key = "InsufficientPrivilege"
+	InternalError                  Key = "InternalError"
+	MalformedJSON                  Key = "MalformedJSON"
+	NoOperation                    Key = "NoOperation"
+	NoValidSession                 Key = "NoValidSession"
+	OperationFailed                Key = "OperationFailed"
+	OperationNotAllowed            Key = "OperationNotAllowed"
+	PayloadTooLarge                Key = "PayloadTooLarge"
+	PreconditionFailed             Key = "PreconditionFailed"
+	PropertyMissing                Key = "PropertyMissing"
+	PropertyNotWritable            Key = "PropertyNotWritable"
+	PropertyUnknown                Key = "PropertyUnknown"
+	PropertyValueConflict          Key = "PropertyValueConflict"
+	PropertyValueError             Key = "PropertyValueError"
+	PropertyValueNotInList         Key = "PropertyValueNotInList"
+	PropertyValueTypeError         Key = "PropertyValueTypeError"
+	QueryCombinationInvalid        Key = "QueryCombinationInvalid"
+	QueryNotSupported              Key = "QueryNotSupported"
+	QueryNotSupportedOnOperation   Key = "QueryNotSupportedOnOperation"
+	QueryNotSupportedOnResource    Key = "QueryNotSupportedOnResource"
+	QueryParameterOutOfRange       Key = "QueryParameterOutOfRange"
+	QueryParameterValueFormatError Key = "QueryParameterValueFormatError"
+	ResourceAtURIUnauthorized      Key = "ResourceAtUriUnauthorized"
+	ResourceExhaustion             Key = "ResourceExhaustion"
+	ResourceInStandby              Key = "ResourceInStandby"
+	ResourceInUse                  Key = "ResourceInUse"
+	ResourceMissingAtURI           Key = "ResourceMissingAtURI"
+	ResourceNotFound               Key = "ResourceNotFound"
+	ServiceTemporarilyUnavailable  Key = "ServiceTemporarilyUnavailable"
 )
 
 // Severity of a message.
@@ -74,37 +79,42 @@ type definition struct {
 
 // definitions is compared with the DMTF's file by a test.
 var definitions = map[Key]definition{
-	ActionNotSupported:            {"The action %1 is not supported by the resource.", Critical, 1, "Check the Actions property in the resource for the supported actions."},
-	ActionParameterMissing:        {"The action %1 requires the parameter %2 to be present in the request body.", Critical, 2, "Supply the action with the required parameter in the request body when the request is resubmitted."},
-	ActionParameterValueNotInList: {"The value '%1' for the parameter %2 in the action %3 is not in the list of acceptable values.", Warning, 3, "Choose a value from the enumeration list that the implementation can support and resubmit the request if the operation failed."},
-	ActionParameterValueTypeError: {"The value '%1' for the parameter %2 in the action %3 is not a type that the parameter can accept.", Warning, 3, "Correct the value for the parameter in the request body and resubmit the request if the operation failed."},
-	EmptyJSON:                     {"The request body submitted contained an empty JSON object and the service is unable to process it.", Warning, 0, "Add properties in the JSON object and resubmit the request."},
-	GeneralError:                  {"A general error has occurred.  See Resolution for information on how to resolve the error, or @Message.ExtendedInfo if Resolution is not provided.", Critical, 0, "None."},
-	HeaderInvalid:                 {"Header '%1' is invalid.", Critical, 1, "Resubmit the request with a valid request header."},
-	InsufficientPrivilege:         {"There are insufficient privileges for the account or credentials associated with the current session to perform the requested operation.", Critical, 0, "Either abandon the operation or change the associated access rights and resubmit the request if the operation failed."},
-	InternalError:                 {"The request failed due to an internal service error.  The service is still operational.", Critical, 0, "Resubmit the request.  If the problem persists, consider resetting the service."},
-	MalformedJSON:                 {"The request body submitted was malformed JSON and could not be parsed by the receiving service.", Critical, 0, "Ensure that the request body is valid JSON and resubmit the request."},
-	NoOperation:                   {"The request body submitted contain no data to act upon and no changes to the resource took place.", Warning, 0, "Add properties in the JSON object and resubmit the request."},
-	NoValidSession:                {"There is no valid session established with the implementation.", Critical, 0, "Establish a session before attempting any operations."},
-	OperationFailed:               {"An error occurred internal to the service as part of the overall request.  Partial results may have been returned.", Warning, 0, "Resubmit the request.  If the problem persists, consider resetting the service or provider."},
-	OperationNotAllowed:           {"The HTTP method is not allowed on this resource.", Critical, 0, "None."},
-	PayloadTooLarge:               {"The supplied payload exceeds the maximum size supported by the service.", Critical, 0, "Check that the supplied payload is correct and supported by this service."},
-	PreconditionFailed:            {"The ETag supplied did not match the ETag required to change this resource.", Critical, 0, "Try the operation again using the appropriate ETag."},
-	PropertyMissing:               {"The property %1 is a required property and must be included in the request.", Warning, 1, "Ensure that the property is in the request body and has a valid value and resubmit the request if the operation failed."},
-	PropertyNotWritable:           {"The property %1 is a read-only property and cannot be assigned a value.", Warning, 1, "Remove the property from the request body and resubmit the request if the operation failed."},
-	PropertyUnknown:               {"The property %1 is not in the list of valid properties for the resource.", Warning, 1, "Remove the unknown property from the request body and resubmit the request if the operation failed."},
-	PropertyValueConflict:         {"The property '%1' could not be written because its value would conflict with the value of the '%2' property.", Warning, 2, "None."},
-	PropertyValueError:            {"The value provided for the property %1 is not valid.", Warning, 1, "Correct the value for the property in the request body and resubmit the request if the operation failed."},
-	PropertyValueNotInList:        {"The value '%1' for the property %2 is not in the list of acceptable values.", Warning, 2, "Choose a value from the enumeration list that the implementation can support and resubmit the request if the operation failed."},
-	PropertyValueTypeError:        {"The value '%1' for the property %2 is not a type that the property can accept.", Warning, 2, "Correct the value for the property in the request body and resubmit the request if the operation failed."},
-	QueryNotSupported:             {"Querying is not supported by the implementation.", Warning, 0, "Remove the query parameters and resubmit the request if the operation failed."},
-	ResourceAtURIUnauthorized:     {"While accessing the resource at '%1', the service received an authorization error '%2'.", Critical, 2, "Ensure that the appropriate access is provided for the service in order for it to access the URI."},
-	ResourceExhaustion:            {"The resource '%1' was unable to satisfy the request due to unavailability of resources.", Critical, 1, "Ensure that the resources are available and resubmit the request."},
-	ResourceInStandby:             {"The request could not be performed because the resource is in standby.", Critical, 0, "Ensure that the resource is in the correct power state and resubmit the request."},
-	ResourceInUse:                 {"The change to the requested resource failed because the resource is in use or in transition.", Warning, 0, "Remove the condition and resubmit the request if the operation failed."},
-	ResourceMissingAtURI:          {"The resource at the URI '%1' was not found.", Critical, 1, "Place a valid resource at the URI or correct the URI and resubmit the request."},
-	ResourceNotFound:              {"The requested resource of type %1 named '%2' was not found.", Critical, 2, "Provide a valid resource identifier and resubmit the request."},
-	ServiceTemporarilyUnavailable: {"The service is temporarily unavailable.  Retry in %1 seconds.", Critical, 1, "Wait for the indicated retry duration and retry the operation."},
+	ActionNotSupported:             {"The action %1 is not supported by the resource.", Critical, 1, "Check the Actions property in the resource for the supported actions."},
+	ActionParameterMissing:         {"The action %1 requires the parameter %2 to be present in the request body.", Critical, 2, "Supply the action with the required parameter in the request body when the request is resubmitted."},
+	ActionParameterValueNotInList:  {"The value '%1' for the parameter %2 in the action %3 is not in the list of acceptable values.", Warning, 3, "Choose a value from the enumeration list that the implementation can support and resubmit the request if the operation failed."},
+	ActionParameterValueTypeError:  {"The value '%1' for the parameter %2 in the action %3 is not a type that the parameter can accept.", Warning, 3, "Correct the value for the parameter in the request body and resubmit the request if the operation failed."},
+	EmptyJSON:                      {"The request body submitted contained an empty JSON object and the service is unable to process it.", Warning, 0, "Add properties in the JSON object and resubmit the request."},
+	GeneralError:                   {"A general error has occurred.  See Resolution for information on how to resolve the error, or @Message.ExtendedInfo if Resolution is not provided.", Critical, 0, "None."},
+	HeaderInvalid:                  {"Header '%1' is invalid.", Critical, 1, "Resubmit the request with a valid request header."},
+	InsufficientPrivilege:          {"There are insufficient privileges for the account or credentials associated with the current session to perform the requested operation.", Critical, 0, "Either abandon the operation or change the associated access rights and resubmit the request if the operation failed."},
+	InternalError:                  {"The request failed due to an internal service error.  The service is still operational.", Critical, 0, "Resubmit the request.  If the problem persists, consider resetting the service."},
+	MalformedJSON:                  {"The request body submitted was malformed JSON and could not be parsed by the receiving service.", Critical, 0, "Ensure that the request body is valid JSON and resubmit the request."},
+	NoOperation:                    {"The request body submitted contain no data to act upon and no changes to the resource took place.", Warning, 0, "Add properties in the JSON object and resubmit the request."},
+	NoValidSession:                 {"There is no valid session established with the implementation.", Critical, 0, "Establish a session before attempting any operations."},
+	OperationFailed:                {"An error occurred internal to the service as part of the overall request.  Partial results may have been returned.", Warning, 0, "Resubmit the request.  If the problem persists, consider resetting the service or provider."},
+	OperationNotAllowed:            {"The HTTP method is not allowed on this resource.", Critical, 0, "None."},
+	PayloadTooLarge:                {"The supplied payload exceeds the maximum size supported by the service.", Critical, 0, "Check that the supplied payload is correct and supported by this service."},
+	PreconditionFailed:             {"The ETag supplied did not match the ETag required to change this resource.", Critical, 0, "Try the operation again using the appropriate ETag."},
+	PropertyMissing:                {"The property %1 is a required property and must be included in the request.", Warning, 1, "Ensure that the property is in the request body and has a valid value and resubmit the request if the operation failed."},
+	PropertyNotWritable:            {"The property %1 is a read-only property and cannot be assigned a value.", Warning, 1, "Remove the property from the request body and resubmit the request if the operation failed."},
+	PropertyUnknown:                {"The property %1 is not in the list of valid properties for the resource.", Warning, 1, "Remove the unknown property from the request body and resubmit the request if the operation failed."},
+	PropertyValueConflict:          {"The property '%1' could not be written because its value would conflict with the value of the '%2' property.", Warning, 2, "None."},
+	PropertyValueError:             {"The value provided for the property %1 is not valid.", Warning, 1, "Correct the value for the property in the request body and resubmit the request if the operation failed."},
+	PropertyValueNotInList:         {"The value '%1' for the property %2 is not in the list of acceptable values.", Warning, 2, "Choose a value from the enumeration list that the implementation can support and resubmit the request if the operation failed."},
+	PropertyValueTypeError:         {"The value '%1' for the property %2 is not a type that the property can accept.", Warning, 2, "Correct the value for the property in the request body and resubmit the request if the operation failed."},
+	QueryCombinationInvalid:        {"Two or more query parameters in the request cannot be used together.", Warning, 0, "Remove one or more of the query parameters and resubmit the request if the operation failed."},
+	QueryNotSupportedOnOperation:   {"Querying is not supported with the requested operation.", Warning, 0, "Remove the query parameters and resubmit the request if the operation failed."},
+	QueryNotSupportedOnResource:    {"Querying is not supported on the requested resource.", Warning, 0, "Remove the query parameters and resubmit the request if the operation failed."},
+	QueryParameterOutOfRange:       {"The value '%1' for the query parameter %2 is out of range %3.", Warning, 3, "Reduce the value for the query parameter to a value that is within range, such as a start or count value that is within bounds of the number of resources in a collection or a page number that is within the range of valid pages."},
+	QueryParameterValueFormatError: {"The value '%1' for the parameter %2 is not a format that the parameter can accept.", Warning, 2, "Correct the value for the query parameter in the request and resubmit the request if the operation failed."},
+	QueryNotSupported:              {"Querying is not supported by the implementation.", Warning, 0, "Remove the query parameters and resubmit the request if the operation failed."},
+	ResourceAtURIUnauthorized:      {"While accessing the resource at '%1', the service received an authorization error '%2'.", Critical, 2, "Ensure that the appropriate access is provided for the service in order for it to access the URI."},
+	ResourceExhaustion:             {"The resource '%1' was unable to satisfy the request due to unavailability of resources.", Critical, 1, "Ensure that the resources are available and resubmit the request."},
+	ResourceInStandby:              {"The request could not be performed because the resource is in standby.", Critical, 0, "Ensure that the resource is in the correct power state and resubmit the request."},
+	ResourceInUse:                  {"The change to the requested resource failed because the resource is in use or in transition.", Warning, 0, "Remove the condition and resubmit the request if the operation failed."},
+	ResourceMissingAtURI:           {"The resource at the URI '%1' was not found.", Critical, 1, "Place a valid resource at the URI or correct the URI and resubmit the request."},
+	ResourceNotFound:               {"The requested resource of type %1 named '%2' was not found.", Critical, 2, "Provide a valid resource identifier and resubmit the request."},
+	ServiceTemporarilyUnavailable:  {"The service is temporarily unavailable.  Retry in %1 seconds.", Critical, 1, "Wait for the indicated retry duration and retry the operation."},
 }
 
 // Message is an entry of @Message.ExtendedInfo.

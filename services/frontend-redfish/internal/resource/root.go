@@ -34,10 +34,23 @@ type ServiceRoot struct {
 
 // ProtocolFeatures is which optional parts of the protocol there are.
 type ProtocolFeatures struct {
-	ExcerptQuery    bool `json:"ExcerptQuery"`
-	FilterQuery     bool `json:"FilterQuery"`
-	OnlyMemberQuery bool `json:"OnlyMemberQuery"`
-	SelectQuery     bool `json:"SelectQuery"`
+	ExcerptQuery                    bool        `json:"ExcerptQuery"`
+	ExpandQuery                     ExpandQuery `json:"ExpandQuery"`
+	FilterQuery                     bool        `json:"FilterQuery"`
+	FilterQueryComparisonOperations bool        `json:"FilterQueryComparisonOperations"`
+	FilterQueryCompoundOperations   bool        `json:"FilterQueryCompoundOperations"`
+	OnlyMemberQuery                 bool        `json:"OnlyMemberQuery"`
+	SelectQuery                     bool        `json:"SelectQuery"`
+	TopSkipQuery                    bool        `json:"TopSkipQuery"`
+}
+
+// ExpandQuery is what $expand can do.
+type ExpandQuery struct {
+	ExpandAll bool `json:"ExpandAll"`
+	Levels    bool `json:"Levels"`
+	Links     bool `json:"Links"`
+	MaxLevels int  `json:"MaxLevels"`
+	NoLinks   bool `json:"NoLinks"`
 }
 
 // RootLinks is the links of the service root.

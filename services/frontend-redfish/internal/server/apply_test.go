@@ -137,9 +137,9 @@ func TestApply_whatCannotBeServed(t *testing.T) {
 		"no certificate": {func(e *registryv1.BMC) {
 			e.Bmc, e.Redfish.Certificate = &referencev1.BMCReference{Namespace: "lab", Name: "another"}, nil
 		}, "no certificate"},
-		"no Redfish":           {func(e *registryv1.BMC) { e.Redfish = nil }, "no port"},
-		"no account":           {func(e *registryv1.BMC) { e.Accounts = e.Accounts[3:] }, "no account"},
-		"an empty password":    {func(e *registryv1.BMC) { e.Accounts = e.Accounts[:1]; e.Accounts[0].Password = "" }, "no account"},
+		"no Redfish":        {func(e *registryv1.BMC) { e.Redfish = nil }, "no port"},
+		"no account":        {func(e *registryv1.BMC) { e.Accounts = e.Accounts[3:] }, "no account"},
+		"an empty password": {func(e *registryv1.BMC) { e.Accounts = e.Accounts[:1]; e.Accounts[0].Password = "" }, "no account"},
 	} {
 		b := newBench(t)
 		entry := proto.CloneOf(b.entry)

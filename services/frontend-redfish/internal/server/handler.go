@@ -43,12 +43,16 @@ type call struct {
 	session session.Session // its ID is empty with Basic authentication
 	route   string
 	status  int
+	// inner: it is part of another, of which the caller is known.
+	inner   bool
+	refusal *message.Error
 }
 
 // reply is what an operation answers.
 type reply struct {
 	status   int
 	body     any // nil: none
+	shown    any // what is sent of the body; nil: all
 	raw      []byte
 	rawType  string // media type of raw
 	location string
@@ -155,7 +159,9 @@ func (s *Server) serve(ctx context.Context, c *call, rt *route) {
 		method = http.MethodGet
 	}
 	op, known := rt.operations[method]
-	if !known || op.needs != 0 {
+	asked, badQuery := readQuery(c.r, method)
+	// Who asks for other resources along with an open one has to be known.
+	if !c.inner && (!known || op.needs != 0 || asked.Follows()) {
 		if err := s.authenticate(ctx, c); err != nil {
 			s.refuse(c, err)
 			return
@@ -183,7 +189,14 @@ func (s *Server) serve(ctx context.Context, c *call, rt *route) {
 		s.refuse(c, err)
 		return
 	}
+	if badQuery != nil {
+		s.refuse(c, badQuery)
+		return
+	}
 	answer, err := op.run(ctx, c)
+	if err == nil && !asked.IsZero() {
+		answer, err = s.query(ctx, c, asked, answer)
+	}
 	if err != nil {
 		s.fail(ctx, c, err)
 		return
@@ -192,15 +205,10 @@ func (s *Server) serve(ctx context.Context, c *call, rt *route) {
 }
 
 // checkHeaders refuses what a request asks for beyond the protocol that is
-// served (DSP0266, "Request headers" and "Query parameters").
+// served (DSP0266, "Request headers").
 func checkHeaders(r *http.Request) *message.Error {
 	if v := r.Header.Get("OData-Version"); v != "" && v != "4.0" {
 		return message.Errorf(http.StatusPreconditionFailed, message.HeaderInvalid, "OData-Version")
-	}
-	for name := range r.URL.Query() {
-		if strings.HasPrefix(name, "$") {
-			return message.Errorf(http.StatusNotImplemented, message.QueryNotSupported)
-		}
 	}
 	if accept := r.Header.Values("Accept"); len(accept) > 0 && !accepts(strings.Join(accept, ","), path.Base(r.URL.Path)) {
 		return message.Errorf(http.StatusNotAcceptable, message.HeaderInvalid, "Accept")
@@ -240,6 +248,7 @@ func (s *Server) fail(ctx context.Context, c *call, err error) {
 
 // refuse answers with an error.
 func (s *Server) refuse(c *call, e *message.Error) {
+	c.refusal = e
 	if e.RetryAfter > 0 {
 		c.w.Header().Set("Retry-After", strconv.Itoa(e.RetryAfter))
 	}
@@ -257,7 +266,11 @@ func (s *Server) send(c *call, a reply) {
 		var b bytes.Buffer
 		encoder := json.NewEncoder(&b)
 		encoder.SetEscapeHTML(false)
-		if err := encoder.Encode(a.body); err != nil {
+		shown := a.body
+		if a.shown != nil {
+			shown = a.shown
+		}
+		if err := encoder.Encode(shown); err != nil {
 			panic(err) // Our own types; finish answers and logs it.
 		}
 		raw, mediaType = b.Bytes(), "application/json; charset=utf-8"
