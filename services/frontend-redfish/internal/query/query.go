@@ -8,6 +8,7 @@ package query
 import (
 	"fmt"
 	"maps"
+	"math"
 	"net/url"
 	"regexp"
 	"slices"
@@ -95,15 +96,15 @@ func Parse(values url.Values) (Query, *Error) {
 	known := 0
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		value := values[name][0]
-		wrong := func(kind Kind) (Query, *Error) {
-			return Query{}, &Error{Kind: kind, Parameter: name, Value: value, Range: "0-" + strconv.Itoa(1<<31-1)}
+		wrong := func(kind Kind) *Error {
+			return &Error{Kind: kind, Parameter: name, Value: value, Range: "0-" + strconv.Itoa(math.MaxInt32)}
 		}
 		if name != "only" && !strings.HasPrefix(name, "$") {
 			continue
 		}
 		known++
 		if len(values[name]) > 1 {
-			return wrong(Combination)
+			return Query{}, wrong(Combination)
 		}
 		switch name {
 		case "only":
@@ -111,7 +112,7 @@ func Parse(values url.Values) (Query, *Error) {
 		case "$expand":
 			match := expandPattern.FindStringSubmatch(value)
 			if match == nil {
-				return wrong(Format)
+				return Query{}, wrong(Format)
 			}
 			q.Expand, q.Levels = Expand(match[1][0]), 1
 			if match[2] != "" {
@@ -124,23 +125,23 @@ func Parse(values url.Values) (Query, *Error) {
 			for path := range strings.SplitSeq(value, ",") {
 				steps := strings.Split(strings.TrimSpace(path), "/")
 				if slices.Contains(steps, "") {
-					return wrong(Format)
+					return Query{}, wrong(Format)
 				}
 				q.Select = append(q.Select, steps)
 			}
 		case "$filter":
 			filter, err := parseFilter(value)
 			if err != nil {
-				return wrong(Format)
+				return Query{}, wrong(Format)
 			}
 			q.Filter = filter
 		case "$skip", "$top":
 			n, err := strconv.ParseInt(value, 10, 32)
 			switch {
 			case err != nil && !numberPattern.MatchString(value):
-				return wrong(Format)
+				return Query{}, wrong(Format)
 			case err != nil, n < 0:
-				return wrong(OutOfRange)
+				return Query{}, wrong(OutOfRange)
 			}
 			q.paged = true
 			if name == "$top" {
@@ -149,7 +150,7 @@ func Parse(values url.Values) (Query, *Error) {
 				q.Skip = int(n)
 			}
 		default:
-			return wrong(Unsupported)
+			return Query{}, wrong(Unsupported)
 		}
 	}
 	if q.Only && known > 1 {

@@ -3,6 +3,8 @@
 
 package resource
 
+import "kubevirtbmc.dev/services/frontend-redfish/internal/query"
+
 // Vendor and Product name this service. Clients switch to vendor-specific code
 // by the vendor, so it must be nobody else's.
 const (
@@ -69,6 +71,12 @@ func NewServiceRoot(bmcUUID string) *ServiceRoot {
 		RedfishVersion: "1.20.0",
 		UUID:           uuidOf(bmcUUID),
 		Vendor:         Vendor, Product: Product,
+		// No resource has properties for excerpts.
+		ProtocolFeaturesSupported: ProtocolFeatures{
+			ExpandQuery: ExpandQuery{ExpandAll: true, Levels: true, Links: true, NoLinks: true, MaxLevels: query.MaxLevels},
+			FilterQuery: true, FilterQueryComparisonOperations: true, FilterQueryCompoundOperations: true,
+			OnlyMemberQuery: true, SelectQuery: true, TopSkipQuery: true,
+		},
 		Systems: Link{SystemsURI}, Managers: Link{ManagersURI}, Chassis: Link{ChassisURI},
 		SessionService: Link{SessionServiceURI}, AccountService: Link{AccountServiceURI}, Registries: Link{RegistriesURI},
 		Links: RootLinks{Sessions: Link{SessionsURI}, ManagerProvidingService: &Link{ManagerURI}},

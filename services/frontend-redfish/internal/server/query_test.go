@@ -89,6 +89,15 @@ func TestQuery_answers(t *testing.T) {
 	if d := cmp.Diff(all[1:], b.get(queried(interfaces, "$skip=1&$top=5")).memberIDs()); d != "" {
 		t.Errorf("the second page (-want +got):\n%s", d)
 	}
+	features := b.get("/redfish/v1/").at("ProtocolFeaturesSupported").(map[string]any)
+	wantFeatures := map[string]any{
+		"ExcerptQuery": false, "FilterQuery": true, "FilterQueryComparisonOperations": true, "FilterQueryCompoundOperations": true,
+		"OnlyMemberQuery": true, "SelectQuery": true, "TopSkipQuery": true,
+		"ExpandQuery": map[string]any{"ExpandAll": true, "Levels": true, "Links": true, "NoLinks": true, "MaxLevels": 3.0},
+	}
+	if d := cmp.Diff(wantFeatures, features); d != "" {
+		t.Errorf("features that the root names (-want +got):\n%s", d)
+	}
 	// All of the service is within reach, and the schemas hold for what is put in
 	// place of links.
 	root := b.get(queried("/redfish/v1/", "$expand=.($levels=3)"))
