@@ -107,6 +107,15 @@ func Identity(namespace, machine string) string {
 	return identityPrefix + namespace + ":" + ObjectName(machine)
 }
 
+// MachineOf returns the machine of whose BMC an identity would be the agent; false
+// when it would be none's.
+func MachineOf(identity string) (namespace, machine string, ok bool) {
+	account, isAccount := strings.CutPrefix(identity, identityPrefix)
+	namespace, name, both := strings.Cut(account, ":")
+	machine, suffixed := strings.CutSuffix(name, suffix)
+	return namespace, machine, isAccount && both && suffixed && machine != ""
+}
+
 // identityPrefix precedes namespace and name of a ServiceAccount in what
 // Kubernetes calls it.
 const identityPrefix = "system:serviceaccount:"

@@ -236,3 +236,22 @@ func TestOptions_Objects_portsAreDistinct(t *testing.T) {
 		}
 	}
 }
+
+func TestMachineOf(t *testing.T) {
+	t.Parallel()
+	for identity, want := range map[string]string{
+		Identity("lab", "vm"):                     "lab/vm",
+		Identity("lab", "vm-virtbmc"):             "lab/vm-virtbmc",
+		"system:serviceaccount:lab:vm":            "",
+		"system:serviceaccount:lab:-virtbmc":      "",
+		"system:serviceaccount:vm-virtbmc":        "",
+		"lab:vm-virtbmc":                          "",
+		"admin":                                   "",
+		"system:serviceaccount:lab:virtbmc-power": "",
+	} {
+		namespace, machine, ok := MachineOf(identity)
+		if got := namespace + "/" + machine; ok != (want != "") || ok && got != want {
+			t.Errorf("MachineOf(%q) = %q, %v, want %q", identity, got, ok, want)
+		}
+	}
+}

@@ -50,6 +50,8 @@ type Source interface {
 	registry.Observer
 	// AccountsChanged says that what accounts answer about a BMC may have changed.
 	AccountsChanged(bmc registry.Ref)
+	// AgentOf returns the BMCs whose agent an identity is or is to become.
+	AgentOf(ctx context.Context, identity string) []registry.Ref
 	// Run keeps the registry as the cluster says until the context ends. It runs
 	// the registry while it is this process's turn to serve it, and opens it once
 	// it has all BMCs.
@@ -205,7 +207,7 @@ func (o *Options) run(ctx context.Context, p *process.Process, config *rest.Conf
 		Access:      o.access,
 		Certificate: get,
 		Register: func(registrar grpc.ServiceRegistrar) {
-			registryservice.Register(registrar, registryservice.New(registryservice.Config{Registry: bmcs}))
+			registryservice.Register(registrar, registryservice.New(registryservice.Config{Registry: bmcs, AgentOf: source.AgentOf}))
 			stateservice.Register(registrar, stateservice.New(store, audit.New(p.Log, events)))
 		},
 		RegisterGateway: func(ctx context.Context, mux *runtime.ServeMux, connection grpc.ClientConnInterface) error {

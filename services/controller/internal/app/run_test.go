@@ -171,9 +171,11 @@ func (f fixed) Run(ctx context.Context, bmcs *registry.Registry, _ reconciler.Ac
 	return bmcs.Run(ctx)
 }
 
-func (fixed) StatusChanged(registry.Ref)          {}
-func (fixed) AccountsChanged(registry.Ref)        {}
-func (fixed) ReplicasChanged(registryv1.Protocol) {}
+func (fixed) StatusChanged(registry.Ref)   {}
+func (fixed) AccountsChanged(registry.Ref) {}
+
+func (fixed) AgentOf(context.Context, string) []registry.Ref { return nil }
+func (fixed) ReplicasChanged(registryv1.Protocol)            {}
 
 // handler passes on what a frontend is told.
 type handler chan string

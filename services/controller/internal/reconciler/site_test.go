@@ -286,7 +286,7 @@ func (s *site) controller(edit ...func(*reconciler.Config)) *controller {
 	if err != nil {
 		s.Fatal(err)
 	}
-	registryservice.Register(server, registryservice.New(registryservice.Config{Registry: c.Registry}))
+	registryservice.Register(server, registryservice.New(registryservice.Config{Registry: c.Registry, AgentOf: source.AgentOf}))
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		s.Fatal(err)

@@ -219,6 +219,30 @@ func (s *Source) ReplicasChanged(protocol registryv1.Protocol) {
 // AccountsChanged says that a BMC's further accounts may have changed.
 func (s *Source) AccountsChanged(ref registry.Ref) { s.bmcs.add(ref) }
 
+// AgentOf returns the BMCs whose agent an identity is or is to become. It is to be
+// called while the registry runs.
+func (s *Source) AgentOf(ctx context.Context, identity string) []registry.Ref {
+	namespace, machine, ok := agent.MachineOf(identity)
+	if !ok {
+		return nil
+	}
+	var list v1beta1.VirtualMachineBMCList
+	if err := s.manager.GetCache().List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{indexMachine: machine}); err != nil {
+		s.config.Log.ErrorContext(ctx, "can't list BMCs", logkey.Error, err.Error())
+		return nil
+	}
+	var refs []registry.Ref
+	for i := range list.Items {
+		bmc := &list.Items[i]
+		// One that is to get the shared frontends has its agent until those serve it.
+		inUse := bmc.Status.Frontend != nil && bmc.Status.Frontend.Mode == v1beta1.FrontendModeDedicated
+		if inUse || wantedOf(bmc, s.config.Defaults).target == v1beta1.FrontendModeDedicated {
+			refs = append(refs, registry.Ref{Namespace: namespace, Name: bmc.Name})
+		}
+	}
+	return refs
+}
+
 // Run works until the context ends, as the leader of the controllers or while
 // another is. The leader runs the registry. An error ends the process, as when
 // it is no longer the leader. Nothing begins before the cluster's definition of

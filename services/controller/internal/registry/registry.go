@@ -648,6 +648,16 @@ func (r *Registry) Replicas(protocol registryv1.Protocol) []Replica {
 	return list
 }
 
+// Serving returns nil while Run does, else what subscribers are told.
+func (r *Registry) Serving() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.running {
+		return errNotServing()
+	}
+	return nil
+}
+
 func errNotServing() error {
 	return grpcstatus.New(errorsv1.Reason_REASON_HYPERVISOR_UNAVAILABLE, "this controller does not serve the registry")
 }

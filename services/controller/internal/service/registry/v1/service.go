@@ -30,6 +30,10 @@ const defaultRecheck = time.Minute
 // Config of the service. Registry is needed.
 type Config struct {
 	Registry *registry.Registry
+	// AgentOf returns the BMCs whose agent an identity is, or is to become: one
+	// subscribes before the registry has its BMC. It is asked while the registry
+	// runs. nil: there are no agents.
+	AgentOf func(ctx context.Context, identity string) []registry.Ref
 	// Recheck is how often a subscriber is authorized again; 0: once a minute.
 	Recheck time.Duration
 }
@@ -38,6 +42,7 @@ type Config struct {
 type Service struct {
 	registryv1.UnsafeRegistryServiceServer
 	registry *registry.Registry
+	agentOf  func(ctx context.Context, identity string) []registry.Ref
 	recheck  time.Duration
 }
 
@@ -46,7 +51,10 @@ func New(config Config) *Service {
 	if config.Recheck <= 0 {
 		config.Recheck = defaultRecheck
 	}
-	return &Service{registry: config.Registry, recheck: config.Recheck}
+	if config.AgentOf == nil {
+		config.AgentOf = func(context.Context, string) []registry.Ref { return nil }
+	}
+	return &Service{registry: config.Registry, agentOf: config.AgentOf, recheck: config.Recheck}
 }
 
 // Register adds the service to a server.
@@ -61,9 +69,9 @@ func authorize(ctx context.Context, bmc *referencev1.BMCReference) error {
 	return grpcserver.Authorize(ctx, access.Request{Subresource: access.Credentials, Verb: access.Get, BMC: bmc})
 }
 
-// agentOf returns the identity that a caller serves BMCs alone as; empty for a
+// identify returns the identity that a caller serves BMCs alone as; empty for a
 // shared frontend, who may get the credentials of all BMCs.
-func agentOf(ctx context.Context) (string, error) {
+func (s *Service) identify(ctx context.Context) (string, error) {
 	err := authorize(ctx, nil)
 	if grpcstatus.ReasonOf(err) != errorsv1.Reason_REASON_PERMISSION_DENIED {
 		return "", err
@@ -72,18 +80,37 @@ func agentOf(ctx context.Context) (string, error) {
 	if identity == "" {
 		return "", err
 	}
-	return identity, nil
+	return identity, s.mayServe(ctx, identity)
+}
+
+// mayServe tells whether an identity is the agent of a BMC that it may get the
+// credentials of.
+func (s *Service) mayServe(ctx context.Context, identity string) error {
+	refused := grpcstatus.New(errorsv1.Reason_REASON_PERMISSION_DENIED, "%s is the agent of no BMC and may not get the credentials of all", identity)
+	for _, ref := range s.agentOf(ctx, identity) {
+		err := authorize(ctx, ref.Message())
+		if err == nil {
+			return nil
+		}
+		if grpcstatus.ReasonOf(refused) == errorsv1.Reason_REASON_PERMISSION_DENIED {
+			refused = err // Or one of which it can't be told.
+		}
+	}
+	return refused
 }
 
 // Subscribe implements RegistryService. A caller without a right to all BMCs gets
-// those whose agent it is, if it may.
+// those whose agent it is, if it may; one who is no BMC's is refused.
 func (s *Service) Subscribe(stream stream) error {
 	hello, err := receiveHello(stream)
 	if err != nil {
 		return err
 	}
 	ctx := stream.Context()
-	agent, err := agentOf(ctx)
+	if err := s.registry.Serving(); err != nil {
+		return err
+	}
+	agent, err := s.identify(ctx)
 	if err != nil {
 		return err
 	}
@@ -116,24 +143,29 @@ func (s *Service) Subscribe(stream stream) error {
 			return ctx.Err()
 		case <-recheck.C:
 			// While it can't be told the stream goes on.
-			if err := stillMay(ctx, session, agent); grpcstatus.ReasonOf(err) == errorsv1.Reason_REASON_PERMISSION_DENIED {
+			if err := s.stillMay(ctx, session, agent); grpcstatus.ReasonOf(err) == errorsv1.Reason_REASON_PERMISSION_DENIED {
 				return err
 			}
 		}
 	}
 }
 
-// stillMay tells whether a subscriber may still have what it has.
-func stillMay(ctx context.Context, session *registry.Session, agent string) error {
+// stillMay tells whether a subscriber may still have what it has, or what it waits
+// for.
+func (s *Service) stillMay(ctx context.Context, session *registry.Session, agent string) error {
 	if agent == "" {
 		return authorize(ctx, nil)
 	}
-	for _, ref := range session.BMCs() {
+	refs := session.BMCs()
+	for _, ref := range refs {
 		if err := authorize(ctx, ref.Message()); err != nil {
 			return err
 		}
 	}
-	return nil
+	if len(refs) > 0 {
+		return nil
+	}
+	return s.mayServe(ctx, agent)
 }
 
 // receiveHello waits for the first message.

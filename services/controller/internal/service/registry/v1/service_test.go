@@ -72,11 +72,34 @@ func (r *rights) set(identity string, have any) {
 	r.have[identity] = have
 }
 
+// tokens are whose they are; one can be revoked.
+type tokens struct {
+	mu    sync.Mutex
+	whose map[string]string
+}
+
+// Authenticate implements grpcserver.Authenticator.
+func (t *tokens) Authenticate(_ context.Context, token string) (grpcserver.Identity, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if identity, ok := t.whose[token]; ok {
+		return grpcserver.Identity{Name: identity}, nil
+	}
+	return grpcserver.Identity{}, grpcstatus.New(errorsv1.Reason_REASON_UNAUTHENTICATED, "it is nobody's")
+}
+
+func (t *tokens) revoke(token string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.whose, token)
+}
+
 // controller is a process that serves the registry on loopback.
 type controller struct {
 	*registry.Registry
 	address string
 	rights  *rights
+	tokens  *tokens
 	server  *grpcserver.Server
 	stop    func()
 }
@@ -94,17 +117,22 @@ func start(t testing.TB, address string, entries []registry.Entry) *controller {
 	for _, entry := range entries {
 		r.Put(entry)
 	}
-	var tokens grpcserver.StaticTokens
-	tokens.Add(token, "frontends")
-	for _, identity := range []string{"agent-of-a", "nobody", "in-doubt"} {
-		tokens.Add(identity, identity)
+	valid := &tokens{whose: map[string]string{token: "frontends"}}
+	for _, identity := range []string{"agent-of-a", "agent-to-be", "nobody", "in-doubt"} {
+		valid.whose[identity] = identity
 	}
 	may := &rights{have: map[string]any{"frontends": "all"}}
-	server, err := grpcserver.New(grpcserver.Config{Log: slog.New(slog.DiscardHandler), Authenticator: tokens, Authorizer: may, Metrics: prometheus.NewRegistry()})
+	server, err := grpcserver.New(grpcserver.Config{Log: slog.New(slog.DiscardHandler), Authenticator: valid, Authorizer: may, Metrics: prometheus.NewRegistry(), Recheck: 50 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
-	service.Register(server, service.New(service.Config{Registry: r, Recheck: 50 * time.Millisecond}))
+	agents := func(_ context.Context, identity string) []registry.Ref {
+		return map[string][]registry.Ref{
+			"agent-of-a":  {{Namespace: "lab", Name: name(0)}, {Namespace: "lab", Name: name(1)}},
+			"agent-to-be": {{Namespace: "lab", Name: name(2)}},
+		}[identity]
+	}
+	service.Register(server, service.New(service.Config{Registry: r, AgentOf: agents, Recheck: 50 * time.Millisecond}))
 	if address == "" {
 		address = "127.0.0.1:0"
 	}
@@ -116,7 +144,7 @@ func start(t testing.TB, address string, entries []registry.Entry) *controller {
 	var group sync.WaitGroup
 	group.Go(func() { _ = server.Serve(listener) })
 	group.Go(func() { _ = r.Run(ctx) })
-	c := &controller{Registry: r, address: listener.Addr().String(), rights: may, server: server}
+	c := &controller{Registry: r, address: listener.Addr().String(), rights: may, tokens: valid, server: server}
 	c.stop = sync.OnceFunc(func() {
 		server.Stop()
 		cancel()
@@ -483,8 +511,26 @@ func TestSubscribe_agent(t *testing.T) {
 	_, shared := subscribe(token)
 	want(shared, name(2), fine)
 	want(shared, "synced", fine)
+	// Whoever is no BMC's agent, or may not get what it is the agent of, is refused
+	// and leaves no trace.
 	_, stranger := subscribe("nobody")
-	want(stranger, "synced", fine)
+	want(stranger, "", denied)
+	_, early := subscribe("agent-to-be")
+	want(early, "", denied)
+	if got := c.Replicas(ipmi); len(got) != 1 || got[0].Agent != "" {
+		t.Errorf("replicas are %+v, want the shared one", got)
+	}
+	// One whose BMC the registry is to get when it is there waits, for as long as it
+	// has the right.
+	c.rights.set("agent-to-be", "lab/"+name(2))
+	_, early = subscribe("agent-to-be")
+	want(early, "synced", fine)
+	if !c.Connected("agent-to-be", ipmi) {
+		t.Error("the agent to be is not connected")
+	}
+	time.Sleep(200 * time.Millisecond)
+	c.rights.set("agent-to-be", nil)
+	want(early, "", denied)
 	_, inDoubt := subscribe("in-doubt")
 	want(inDoubt, "", errorsv1.Reason_REASON_HYPERVISOR_UNAVAILABLE)
 	_, agent := subscribe("agent-of-a")
@@ -504,6 +550,15 @@ func TestSubscribe_agent(t *testing.T) {
 	want(agent, "", denied)
 	c.rights.set("frontends", nil)
 	want(shared, "", denied)
+	// So does whose token is nobody's any more.
+	c.rights.set("frontends", "all")
+	_, shared = subscribe(token)
+	if got, err := shared(); got == "" {
+		t.Errorf("got %q, %v", got, err)
+	}
+	want(shared, "synced", fine)
+	c.tokens.revoke(token)
+	want(shared, "", errorsv1.Reason_REASON_UNAUTHENTICATED)
 }
 
 // FuzzSubscribe plays a frontend that says anything: the server has to end the
