@@ -108,6 +108,9 @@ func Parse(values url.Values) (Query, *Error) {
 		}
 		switch name {
 		case "only":
+			if value != "" {
+				return Query{}, wrong(Format)
+			}
 			q.Only = true
 		case "$expand":
 			match := expandPattern.FindStringSubmatch(value)
