@@ -42,6 +42,17 @@ func State(bmc *v1beta1.VirtualMachineBMC, machineUID string) []byte {
 	return []byte(state)
 }
 
+// StateAnnotations are the annotations of a BMC with that state about a machine; nil:
+// without any.
+func StateAnnotations(machineUID string, state []byte) map[string]*string {
+	annotations := map[string]*string{v1beta1.AnnotationState: nil, machineAnnotation: nil}
+	if state != nil {
+		text := string(state)
+		annotations[v1beta1.AnnotationState], annotations[machineAnnotation] = &text, &machineUID
+	}
+	return annotations
+}
+
 // SetState replaces the state about a machine if it still is old (nil: none),
 // with the errors of hypervisor.State; hypervisor.ErrNotFound where the machine
 // has no BMC.
@@ -87,13 +98,8 @@ func (s *Store) SetState(ctx context.Context, machine hypervisor.Ref, machineUID
 
 // write patches the annotations of the very version of a BMC that was read.
 func (s *Store) write(ctx context.Context, bmc *v1beta1.VirtualMachineBMC, machineUID string, state []byte) (*v1beta1.VirtualMachineBMC, error) {
-	annotations := map[string]*string{v1beta1.AnnotationState: nil, machineAnnotation: nil}
-	if state != nil {
-		text := string(state)
-		annotations[v1beta1.AnnotationState], annotations[machineAnnotation] = &text, &machineUID
-	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid": bmc.UID, "resourceVersion": bmc.ResourceVersion, "annotations": annotations,
+		"uid": bmc.UID, "resourceVersion": bmc.ResourceVersion, "annotations": StateAnnotations(machineUID, state),
 	}})
 	if err != nil {
 		return nil, fmt.Errorf("patch BMC: %w", err)

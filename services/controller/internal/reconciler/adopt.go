@@ -5,6 +5,8 @@ package reconciler
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -15,12 +17,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"kubevirtbmc.dev/api/v1beta1"
+	"kubevirtbmc.dev/pkg/bmcresource"
+	"kubevirtbmc.dev/pkg/bootoverride"
 	"kubevirtbmc.dev/pkg/logkey"
 	registryv1 "kubevirtbmc.dev/proto/gen/go/bmc/registry/v1"
 	"kubevirtbmc.dev/services/controller/internal/registry"
@@ -74,19 +80,77 @@ func losesIPMI(bmc *v1beta1.VirtualMachineBMC, w wanted, has []*corev1.Service) 
 	})
 }
 
-// abandoned tells of a one-time boot override of an earlier line, which is in the
-// machine's template and of which the power service knows nothing.
-func abandoned(bmc *v1beta1.VirtualMachineBMC, w wanted) []announcement {
+// leftover is a one-time boot override that an earlier line has written to the
+// machine's template; nil: there is none, or it was for another machine of the name.
+func leftover(bmc *v1beta1.VirtualMachineBMC, machine types.UID) *bootoverride.Leftover {
 	armed := bmc.Status.BootOverride
-	if armed == nil || armed.ID != "" || armed.Mode != v1beta1.BootOverrideModeOneshot || bmc.Status.ObservedGeneration != 0 {
+	if armed == nil || armed.ID != "" || armed.Mode != v1beta1.BootOverrideModeOneshot || bmc.Status.ObservedGeneration != 0 ||
+		armed.VMUID != "" && machine != "" && armed.VMUID != machine {
 		return nil
 	}
+	left := &bootoverride.Leftover{ID: rand.Text(), InstanceUID: string(armed.VMIUID), Orders: map[string]int{}}
+	for device, order := range armed.BootOrders {
+		left.Orders[device] = int(order)
+	}
+	for mode, firmware := range firmwares {
+		if firmware == armed.OriginalFirmware {
+			left.Mode = mode
+		}
+	}
+	return left
+}
+
+// carryOver hands a boot override of an earlier line to the power service, which uses
+// it and restores the template as it does with its own. It returns what to tell the
+// user.
+func (r *bmcs) carryOver(ctx context.Context, bmc *v1beta1.VirtualMachineBMC, o *observation) ([]announcement, error) {
+	left := leftover(bmc, o.machine)
+	if left == nil || o.legacy { // The agent that serves the BMC may restore it.
+		return nil, nil
+	}
+	if o.machine == "" || o.taken != "" {
+		return abandoned(bmc, o.want, "no machine of this BMC has that template"), nil
+	}
+	state, err := bootoverride.AddLeftover(bmcresource.State(bmc, string(o.machine)), left)
+	if err != nil {
+		return abandoned(bmc, o.want, err.Error()), nil
+	}
+	if state != nil {
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+			"uid": bmc.UID, "resourceVersion": bmc.ResourceVersion, "annotations": bmcresource.StateAnnotations(string(o.machine), state),
+		}})
+		if err != nil {
+			return nil, fmt.Errorf("carry boot override over: %w", err)
+		}
+		err = r.client.Patch(ctx, metadataOfBMC(bmc), client.RawPatch(types.MergePatchType, patch), client.FieldOwner(fieldManager))
+		switch {
+		case apierrors.IsForbidden(err), apierrors.IsInvalid(err):
+			return abandoned(bmc, o.want, err.Error()), nil
+		case err != nil:
+			return nil, fmt.Errorf("carry boot override over: %w", err)
+		}
+	}
+	return []announcement{{corev1.EventTypeNormal, "BootOverrideCarriedOver", "Adopt", fmt.Sprintf(
+		"a one-time boot override of an earlier version counts for the next start of VirtualMachine %s, whose template is restored then", o.want.machine)}}, nil
+}
+
+// metadataOfBMC is a BMC to be patched, which leaves the cache's alone.
+func metadataOfBMC(bmc *v1beta1.VirtualMachineBMC) *metav1.PartialObjectMetadata {
+	object := metadataOf(v1beta1.GroupVersion.WithKind("VirtualMachineBMC"))
+	object.Namespace, object.Name = bmc.Namespace, bmc.Name
+	return object
+}
+
+// abandoned tells of a boot override of an earlier line that is left in the machine's
+// template, and why.
+func abandoned(bmc *v1beta1.VirtualMachineBMC, w wanted, why string) []announcement {
+	armed := bmc.Status.BootOverride
 	orders := make([]string, 0, len(armed.BootOrders))
 	for _, device := range slices.Sorted(maps.Keys(armed.BootOrders)) {
 		orders = append(orders, fmt.Sprintf("%s %d", device, armed.BootOrders[device]))
 	}
-	message := fmt.Sprintf("the template of VirtualMachine %s may have a one-time boot override of an earlier version, which is not taken back; its boot orders were (0: none): %s",
-		w.machine, strings.Join(orders, ", "))
+	message := fmt.Sprintf("the template of VirtualMachine %s may have a one-time boot override of an earlier version, which is not taken back (%s); its boot orders were (0: none): %s",
+		w.machine, why, strings.Join(orders, ", "))
 	if armed.OriginalFirmware != "" {
 		message += fmt.Sprintf("; its firmware was %s", armed.OriginalFirmware)
 	}

@@ -8,6 +8,7 @@ package reconciler_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"kubevirtbmc.dev/api/v1beta1"
+	"kubevirtbmc.dev/pkg/bmcresource"
 )
 
 // legacy is what the controller of an earlier line makes of a BMC, and Kubernetes
@@ -161,7 +163,7 @@ func TestAdopt(t *testing.T) {
 					Type: v1beta1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1beta1.ReasonServiceReady,
 					LastTransitionTime: metav1.Now(), Message: "ClusterIP assigned to the Service",
 				}}
-				status.BootOverride = &v1beta1.BootOverrideStatus{Mode: v1beta1.BootOverrideModeOneshot, BootOrders: map[string]int64{"disk:root": 1}}
+				status.BootOverride = &v1beta1.BootOverrideStatus{Mode: v1beta1.BootOverrideModeOneshot, VMIUID: "i", BootOrders: map[string]int64{"disk:root": 1}}
 			})
 
 			began := time.Now()
@@ -207,7 +209,15 @@ func TestAdopt(t *testing.T) {
 			if bmc.Status.BootOverride != nil || bmc.Status.ClusterIP != l.service.Spec.ClusterIP {
 				t.Errorf("the status is %+v", bmc.Status)
 			}
-			s.wantEvent(bmc, "Warning", "BootOverrideLeft")
+			s.wantEvent(bmc, "Normal", "BootOverrideCarriedOver")
+			machine := s.machine("vm")
+			if err := s.Get(t.Context(), client.ObjectKeyFromObject(machine), machine); err != nil {
+				t.Fatal(err)
+			}
+			state := string(bmcresource.State(bmc, string(machine.GetUID())))
+			if !strings.HasPrefix(state, `{"leftover":{"id":"`) || !strings.HasSuffix(state, `","instanceUID":"i","orders":{"disk:root":1}}}`) {
+				t.Errorf("the power service finds state %s", state)
+			}
 			lost := meta.IsStatusConditionTrue(bmc.Status.Conditions, v1beta1.ConditionIPMIDisabledByUpgrade)
 			if lost != tc.lost {
 				t.Errorf("IPMI is said to be lost: %v, want %v", lost, tc.lost)

@@ -8,10 +8,13 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"kubevirtbmc.dev/api/v1beta1"
+	"kubevirtbmc.dev/pkg/bootoverride"
+	"kubevirtbmc.dev/pkg/hypervisor"
 )
 
 func TestLosesIPMI(t *testing.T) {
@@ -74,33 +77,50 @@ func TestDropped(t *testing.T) {
 	}
 }
 
-func TestAbandoned(t *testing.T) {
+func TestLeftover(t *testing.T) {
 	t.Parallel()
 	left := v1beta1.BootOverrideStatus{
-		Mode: v1beta1.BootOverrideModeOneshot, BootOrders: map[string]int64{"interface:default": 0, "disk:root": 1}, OriginalFirmware: v1beta1.BootFirmwareLegacy,
+		Mode: v1beta1.BootOverrideModeOneshot, VMIUID: "i", BootOrders: map[string]int64{"interface:default": 0, "disk:root": 1}, OriginalFirmware: v1beta1.BootFirmwareLegacy,
 	}
-	persistent, ours := left, left
-	persistent.Mode, ours.ID = v1beta1.BootOverrideModePersistent, "x"
+	want := &bootoverride.Leftover{InstanceUID: "i", Orders: map[string]int{"interface:default": 0, "disk:root": 1}, Mode: hypervisor.FirmwareBIOS}
+	edit := func(f func(*v1beta1.BootOverrideStatus)) v1beta1.VirtualMachineBMCStatus {
+		edited := left
+		f(&edited)
+		return v1beta1.VirtualMachineBMCStatus{BootOverride: &edited}
+	}
 	for name, tc := range map[string]struct {
 		status v1beta1.VirtualMachineBMCStatus
-		want   string
+		want   *bootoverride.Leftover
 	}{
-		"none":                {v1beta1.VirtualMachineBMCStatus{}, ""},
-		"one":                 {v1beta1.VirtualMachineBMCStatus{BootOverride: &left}, "(0: none): disk:root 1, interface:default 0; its firmware was Legacy"},
-		"one that is to stay": {v1beta1.VirtualMachineBMCStatus{BootOverride: &persistent}, ""},
-		"ours":                {v1beta1.VirtualMachineBMCStatus{BootOverride: &ours}, ""},
-		"written by hand":     {v1beta1.VirtualMachineBMCStatus{BootOverride: &left, ObservedGeneration: 1}, ""},
+		"none":                {v1beta1.VirtualMachineBMCStatus{}, nil},
+		"one":                 {v1beta1.VirtualMachineBMCStatus{BootOverride: &left}, want},
+		"of this machine":     {edit(func(is *v1beta1.BootOverrideStatus) { is.VMUID = "vm" }), want},
+		"of an earlier one":   {edit(func(is *v1beta1.BootOverrideStatus) { is.VMUID = "before" }), nil},
+		"one that is to stay": {edit(func(is *v1beta1.BootOverrideStatus) { is.Mode = v1beta1.BootOverrideModePersistent }), nil},
+		"ours":                {edit(func(is *v1beta1.BootOverrideStatus) { is.ID = "x" }), nil},
+		"written by hand":     {v1beta1.VirtualMachineBMCStatus{BootOverride: &left, ObservedGeneration: 1}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := ""
-			for _, a := range abandoned(&v1beta1.VirtualMachineBMC{Status: tc.status}, wanted{machine: "vm"}) {
-				got += a.message
+			got := leftover(&v1beta1.VirtualMachineBMC{Status: tc.status}, "vm")
+			if got != nil && got.ID == "" {
+				t.Error("it has no ID")
 			}
-			if (got == "") != (tc.want == "") || !strings.HasSuffix(got, tc.want) {
-				t.Errorf("says %q, want %q", got, tc.want)
+			if diff := cmp.Diff(tc.want, got, cmpopts.IgnoreFields(bootoverride.Leftover{}, "ID")); diff != "" {
+				t.Errorf("leftover (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestAbandoned(t *testing.T) {
+	t.Parallel()
+	bmc := &v1beta1.VirtualMachineBMC{Status: v1beta1.VirtualMachineBMCStatus{BootOverride: &v1beta1.BootOverrideStatus{
+		Mode: v1beta1.BootOverrideModeOneshot, BootOrders: map[string]int64{"interface:default": 0, "disk:root": 1}, OriginalFirmware: v1beta1.BootFirmwareLegacy,
+	}}}
+	list := abandoned(bmc, wanted{machine: "vm"}, "no right")
+	if len(list) != 1 || !strings.HasSuffix(list[0].message, "(no right); its boot orders were (0: none): disk:root 1, interface:default 0; its firmware was Legacy") {
+		t.Errorf("says %+v", list)
 	}
 }
 

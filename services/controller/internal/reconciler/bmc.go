@@ -11,7 +11,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -326,11 +325,15 @@ func (r *bmcs) reconcile(ctx context.Context, bmc *v1beta1.VirtualMachineBMC) (r
 		result.RequeueAfter = left
 	}
 	result.RequeueAfter = sooner(result.RequeueAfter, renewAt, time.Now())
+	adopted, err := r.carryOver(ctx, bmc, &o)
+	if err != nil {
+		return reconcile.Result{}, errors.Join(err, serviceErr)
+	}
 	status := r.statusOf(bmc, &o, allocated)
 	if err := r.writeStatus(ctx, bmc, status); err != nil {
 		return reconcile.Result{}, errors.Join(err, serviceErr)
 	}
-	for _, a := range append(announcements(bmc.Status.Conditions, status.Conditions), abandoned(bmc, w)...) {
+	for _, a := range append(announcements(bmc.Status.Conditions, status.Conditions), adopted...) {
 		r.events.Eventf(bmc, nil, a.kind, a.reason, a.action, "%s", a.message)
 	}
 	return result, serviceErr
@@ -700,6 +703,10 @@ func (r *bmcs) statusOf(bmc *v1beta1.VirtualMachineBMC, o *observation, allocate
 		Frontend:           frontendStatus(o.want, allocated, o.frontends),
 		BootOverride:       overrideStatus(o.machine, o.override),
 	}
+	if o.legacy && leftover(bmc, o.machine) != nil {
+		// It is the agent's for as long as that serves the BMC.
+		status.ObservedGeneration, status.BootOverride = 0, bmc.Status.BootOverride
+	}
 	if o.service != nil {
 		status.ClusterIP = o.service.Spec.ClusterIP
 		if o.service.Spec.Type == corev1.ServiceTypeLoadBalancer {
@@ -756,9 +763,7 @@ func overrideStatus(machine types.UID, o *bootoverride.View) *v1beta1.BootOverri
 		if status.BootOrders == nil {
 			status.BootOrders = map[string]int64{}
 		}
-		// An interface that has a disk's name has another one among devices.
-		name := strings.TrimPrefix(device.Name, "interface/")
-		status.BootOrders[string(device.Kind)+":"+name] = int64(device.Order)
+		status.BootOrders[bootoverride.DeviceKey(device)] = int64(device.Order)
 	}
 	return status
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -100,13 +101,19 @@ func TestWithout_adoption(t *testing.T) {
 	s.create(s.secret("vm-secret", map[string]string{"username": "admin", "password": "first"}))
 	s.create(bmc)
 	l := s.legacy(bmc, &corev1.Pod{}, legacyHTTP, legacyIPMI)
-	s.status(bmc, func(status *v1beta1.VirtualMachineBMCStatus) { status.ClusterIP = l.service.Spec.ClusterIP })
+	left := &v1beta1.BootOverrideStatus{Mode: v1beta1.BootOverrideModeOneshot, BootOrders: map[string]int64{"disk:root": 1}}
+	s.status(bmc, func(status *v1beta1.VirtualMachineBMCStatus) {
+		status.ClusterIP, status.BootOverride = l.service.Spec.ClusterIP, left
+	})
 	c := s.controller()
 	s.frontend("frontend-0", "10.0.0.10")
 	s.wantReady(s.complete("other"))
 	s.wantCondition(bmc, v1beta1.ConditionReady, metav1.ConditionFalse, v1beta1.ReasonAdoptionForbidden)
 	s.wantEvent(bmc, corev1.EventTypeWarning, v1beta1.ReasonAdoptionForbidden)
 	c.wantLack(s, "adoption", 1)
+	if diff := cmp.Diff(left, bmc.Status.BootOverride); diff != "" {
+		t.Errorf("the agent finds its boot override changed (-want +got):\n%s", diff)
+	}
 	for _, object := range l.agent {
 		if err := s.Get(t.Context(), client.ObjectKeyFromObject(object), object); err != nil || object.GetDeletionTimestamp() != nil {
 			t.Errorf("%T is to go (%v)", object, err)
@@ -147,6 +154,8 @@ func TestWithout_adoption(t *testing.T) {
 		return nil
 	})
 	s.wantReady(bmc)
+	s.wantOverride(bmc, nil)
+	s.wantEvent(bmc, corev1.EventTypeNormal, "BootOverrideCarriedOver")
 	for _, object := range l.selected {
 		s.wantGone(object)
 	}

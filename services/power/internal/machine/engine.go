@@ -304,7 +304,8 @@ func (e *Engine) stopTimers() {
 // errUnchanged ends an update that has nothing to write.
 var errUnchanged = errors.New("unchanged")
 
-// read returns a machine and its record.
+// read returns a machine and its record, with what an earlier version has left
+// adopted.
 func (e *Engine) read(ref hypervisor.Ref) (*hypervisor.Machine, *record.Record, error) {
 	m, err := e.hypervisor.Get(ref)
 	if err != nil {
@@ -314,6 +315,7 @@ func (e *Engine) read(ref hypervisor.Ref) (*hypervisor.Machine, *record.Record, 
 	if err != nil {
 		return nil, nil, fmt.Errorf("machine %s: %w", ref, err)
 	}
+	adopt(m, rec)
 	return m, rec, nil
 }
 

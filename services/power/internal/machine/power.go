@@ -233,6 +233,9 @@ func (e *Engine) reconcile(ctx context.Context, ref hypervisor.Ref) time.Duratio
 	if failed {
 		return undoing
 	}
+	if err := e.keepAdopted(ctx, ref); err != nil {
+		return e.retry(ref, "keep boot override of an earlier version", err)
+	}
 	valid, err := e.expire(ctx, ref)
 	if err != nil {
 		return e.retry(ref, "take boot override back", err)

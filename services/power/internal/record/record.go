@@ -28,6 +28,9 @@ type Record struct {
 	Power Power
 	// Override is the boot override; nil when there is none.
 	Override *Override
+	// Leftover is an override of an earlier version that is to become Override; nil
+	// when there is none.
+	Leftover *bootoverride.Leftover
 	// Seen is what the last instance had; nil when none was seen.
 	Seen *Seen
 	// Bypassed is the last override that failed since instances came without it;
@@ -275,6 +278,12 @@ func Parse(document []byte) (*Record, error) {
 		}
 		delete(r.others, bootoverride.BypassedKey)
 	}
+	if raw, ok := r.others[bootoverride.LeftoverKey]; ok {
+		if err := json.Unmarshal(raw, &r.Leftover); err != nil {
+			return nil, fmt.Errorf("parse boot override of an earlier version: %w", err)
+		}
+		delete(r.others, bootoverride.LeftoverKey)
+	}
 	delete(r.others, bootoverride.StateKey) // It follows from the override.
 	return r, nil
 }
@@ -293,7 +302,7 @@ func (r *Record) armed() *bootoverride.Armed {
 
 // Document returns the record as JSON; nil when there is nothing to keep.
 func (r *Record) Document() ([]byte, error) {
-	members := make(map[string]any, len(r.others)+6)
+	members := make(map[string]any, len(r.others)+7)
 	for key, raw := range r.others {
 		members[key] = raw
 	}
@@ -302,6 +311,9 @@ func (r *Record) Document() ([]byte, error) {
 	}
 	if r.Override != nil {
 		members[bootKey] = r.Override
+	}
+	if r.Leftover != nil {
+		members[bootoverride.LeftoverKey] = r.Leftover
 	}
 	if r.Seen != nil {
 		members[seenKey] = r.Seen
