@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,7 +27,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"kubevirtbmc.dev/pkg/bmcresource"
 	"kubevirtbmc.dev/pkg/bmcresource/bmcresourcetest"
@@ -48,14 +46,7 @@ type cluster struct {
 
 func open(t *testing.T) *cluster {
 	t.Helper()
-	kubeconfig := os.Getenv("KUBECONFIG")
-	if kubeconfig == "" {
-		t.Fatal("KUBECONFIG names no cluster (make test-integration, or hack/with-cluster.sh api)")
-	}
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := bmcresourcetest.Cluster(t)
 	config.QPS, config.Burst = 200, 400
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {

@@ -6,6 +6,7 @@
 package bmcresourcetest
 
 import (
+	"os"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
 	"kubevirtbmc.dev/api/crds"
@@ -22,6 +24,20 @@ import (
 
 // establishTime is how long the API server may take to serve a new resource.
 const establishTime = time.Minute
+
+// Cluster returns how to reach the cluster that KUBECONFIG names.
+func Cluster(tb testing.TB) *rest.Config {
+	tb.Helper()
+	kubeconfig := os.Getenv("KUBECONFIG")
+	if kubeconfig == "" {
+		tb.Fatal("KUBECONFIG names no cluster (make test-integration, or hack/with-cluster.sh api)")
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return config
+}
 
 // Install brings the custom resource definition up to date and returns a client
 // of the resource, once it is served.

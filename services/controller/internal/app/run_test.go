@@ -24,7 +24,6 @@ import (
 	"google.golang.org/grpc"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"kubevirtbmc.dev/pkg/bmcresource/bmcresourcetest"
 	"kubevirtbmc.dev/pkg/certs"
@@ -62,14 +61,7 @@ type site struct {
 
 func newSite(t *testing.T) *site {
 	t.Helper()
-	kubeconfig := os.Getenv("KUBECONFIG")
-	if kubeconfig == "" {
-		t.Fatal("KUBECONFIG names no cluster (make test-integration, or hack/with-cluster.sh api)")
-	}
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := bmcresourcetest.Cluster(t)
 	bmcs := bmcresourcetest.Install(t, config)
 	account := rbactest.New(t, config, "controller", rbactest.Where{Own: "default"})
 	authority, err := certs.NewAuthority("test", time.Hour)

@@ -31,9 +31,9 @@ import (
 	typedeventsv1 "k8s.io/client-go/kubernetes/typed/events/v1"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/events"
 
+	"kubevirtbmc.dev/pkg/bmcresource/bmcresourcetest"
 	"kubevirtbmc.dev/pkg/kubeaccess/rbactest"
 )
 
@@ -62,16 +62,10 @@ func newBed(t *testing.T) *bed {
 // newNamespace makes a bed without an account.
 func newNamespace(t *testing.T) *bed {
 	t.Helper()
-	kubeconfig := os.Getenv("KUBECONFIG")
-	if kubeconfig == "" {
-		t.Fatal("KUBECONFIG names no cluster (make test-integration, or hack/with-cluster.sh api)")
-	}
-	admin, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		t.Fatal(err)
-	}
+	admin := bmcresourcetest.Cluster(t)
 	admin.QPS, admin.Burst = 500, 1000
 	b := &bed{T: t, admin: admin, namespace: "system-" + strings.ToLower(rand.Text()[:8])}
+	var err error
 	if b.client, err = kubernetes.NewForConfig(admin); err != nil {
 		t.Fatal(err)
 	}

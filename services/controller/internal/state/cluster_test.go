@@ -35,7 +35,6 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"kubevirtbmc.dev/pkg/audit"
 	"kubevirtbmc.dev/pkg/bmcresource"
@@ -73,14 +72,7 @@ type site struct {
 
 func newSite(t *testing.T) *site {
 	t.Helper()
-	kubeconfig := os.Getenv("KUBECONFIG")
-	if kubeconfig == "" {
-		t.Fatal("KUBECONFIG names no cluster (make test-integration, or hack/with-cluster.sh api)")
-	}
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := bmcresourcetest.Cluster(t)
 	config.QPS, config.Burst = 500, 1000
 	config.WarningHandlerWithContext = rest.NoWarnings{}
 	core, err := typedcorev1.NewForConfig(config)

@@ -26,7 +26,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	kvv1 "kubevirt.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -125,14 +124,7 @@ func (s *site) warned() string {
 
 func newSite(t *testing.T) *site {
 	t.Helper()
-	kubeconfig := os.Getenv("KUBECONFIG")
-	if kubeconfig == "" {
-		t.Fatal("KUBECONFIG names no cluster (make test-integration, or hack/with-cluster.sh api)")
-	}
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := bmcresourcetest.Cluster(t)
 	id := strings.ToLower(rand.Text()[:8])
 	s := &site{T: t, power: config, namespace: "hooks-" + id, identity: &identity{}, metrics: prometheus.NewRegistry()}
 	config.QPS, config.Burst = 1000, 2000
@@ -143,6 +135,7 @@ func newSite(t *testing.T) *site {
 			t.Fatal(err)
 		}
 	}
+	var err error
 	if s.Client, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
 		t.Fatal(err)
 	}

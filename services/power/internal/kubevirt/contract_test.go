@@ -27,7 +27,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	kvv1 "kubevirt.io/api/core/v1"
 	kvclient "kubevirt.io/client-go/kubevirt/typed/core/v1"
 	"sigs.k8s.io/yaml"
@@ -89,14 +88,7 @@ type cluster struct {
 
 func open(t *testing.T) *cluster {
 	t.Helper()
-	kubeconfig := os.Getenv("KUBECONFIG")
-	if kubeconfig == "" {
-		t.Fatal("KUBECONFIG names no cluster (make test-integration, or hack/with-cluster.sh api)")
-	}
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := bmcresourcetest.Cluster(t)
 	config.QPS, config.Burst = 100, 200
 	config.WarningHandlerWithContext = rest.NoWarnings{}
 	client, err := kvclient.NewForConfig(config)
