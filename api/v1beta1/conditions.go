@@ -152,13 +152,17 @@ const (
 
 // Reasons of ConditionBootOverrideAvailable.
 const (
-	// ReasonAdmission says that the admission webhook answers.
+	// ReasonAdmission says that the admission webhook answers: the API server
+	// reached it when that was tried last.
 	ReasonAdmission = "Admission"
 	// ReasonTemplate says that overrides are written to the machine's template.
 	ReasonTemplate = "Template"
 	// ReasonWebhookUnavailable says that the admission webhook does not answer,
 	// or is not called.
 	ReasonWebhookUnavailable = "WebhookUnavailable"
+	// ReasonWebhookUntried says that it is not known yet whether the API server
+	// reaches the admission webhook.
+	ReasonWebhookUntried = "WebhookUntried"
 	// ReasonWebhookBypassed says that the machine started without the override
 	// that was armed for that start, and again when it was made anew.
 	ReasonWebhookBypassed = "WebhookBypassed"

@@ -168,9 +168,9 @@ func (w *webhooks) Run(ctx context.Context) error {
 }
 
 // Problem implements reconciler.Webhooks.
-func (w *webhooks) Problem() string {
+func (w *webhooks) Problem() (problem string, known bool) {
 	if w.registration == nil {
-		return "the controller has no admission webhooks (--webhook-listen)"
+		return "the controller has no admission webhooks (--webhook-listen)", true
 	}
 	return w.registration.Problem()
 }

@@ -182,8 +182,9 @@ type bmcs struct {
 	// namespace that scope returns.
 	rights *rights
 	scope  func(namespace string) string
-	// webhooks says why the admission webhooks are not called; empty: they are.
-	webhooks func() string
+	// webhooks says why the admission webhooks are not called; empty: they are, if
+	// that is known.
+	webhooks func() (problem string, known bool)
 	// routes is told of BMCs whose EndpointSlices may have to change.
 	routes *queue
 	// again is told of BMCs to look at again.
@@ -264,7 +265,8 @@ func (r *bmcs) forget(ref registry.Ref) {
 }
 
 func (r *bmcs) reconcile(ctx context.Context, bmc *v1beta1.VirtualMachineBMC) (reconcile.Result, error) {
-	o := observation{want: wantedOf(bmc, r.defaults), webhooks: r.webhooks()}
+	o := observation{want: wantedOf(bmc, r.defaults)}
+	o.observeWebhooks(bmc, r.webhooks)
 	if err := r.observeMachine(ctx, bmc, &o); err != nil {
 		return reconcile.Result{}, err
 	}
@@ -386,6 +388,24 @@ func (r *bmcs) observeMachine(ctx context.Context, bmc *v1beta1.VirtualMachineBM
 		r.log.WarnContext(ctx, "can't read a BMC's state", logkey.Namespace, bmc.Namespace, logkey.BMC, bmc.Name, logkey.Error, err.Error())
 	}
 	return nil
+}
+
+// observeWebhooks notes whether the admission webhooks are called. While that is not
+// known, as when another controller begins to lead, what was known last counts on.
+func (o *observation) observeWebhooks(bmc *v1beta1.VirtualMachineBMC, webhooks func() (string, bool)) {
+	problem, known := webhooks()
+	o.webhooks, o.webhooksUnknown = problem, !known
+	if known {
+		return
+	}
+	if c := meta.FindStatusCondition(bmc.Status.Conditions, v1beta1.ConditionBootOverrideAvailable); c != nil {
+		switch {
+		case c.Status == metav1.ConditionTrue && c.Reason == v1beta1.ReasonAdmission:
+			o.webhooksUnknown = false
+		case c.Status == metav1.ConditionFalse && c.Reason == v1beta1.ReasonWebhookUnavailable:
+			o.webhooks, o.webhooksUnknown = c.Message, false
+		}
+	}
 }
 
 // readCredentials reads the Secret, anew only when it has changed.

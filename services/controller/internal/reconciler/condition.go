@@ -39,6 +39,8 @@ type observation struct {
 	bypassed *bootoverride.Bypassed
 	// webhooks is why the admission webhooks are not called; empty: they are.
 	webhooks string
+	// webhooksUnknown tells whether it is not known yet if they are called.
+	webhooksUnknown bool
 	// legacy tells whether an earlier line's agent serves the BMC until we do.
 	legacy bool
 	// kept is why it goes on to, though we could; empty: nothing is in the way.
@@ -166,6 +168,12 @@ func (o *observation) bootOverrideAvailable() metav1.Condition {
 		return not(v1beta1.ReasonWebhookBypassed, fmt.Sprintf(
 			"override %s came to nothing at %s: instances of the machine were made without it, since the admission webhook was not called or did not answer",
 			o.bypassed.ID, o.bypassed.Time.UTC().Format(time.RFC3339)))
+	}
+	if o.webhooksUnknown {
+		return metav1.Condition{
+			Type: v1beta1.ConditionBootOverrideAvailable, Status: metav1.ConditionUnknown, Reason: v1beta1.ReasonWebhookUntried,
+			Message: "it is not known yet whether the API server reaches the admission webhook",
+		}
 	}
 	return yes(v1beta1.ConditionBootOverrideAvailable, v1beta1.ReasonAdmission, "the admission webhook carries overrides out")
 }

@@ -216,6 +216,13 @@ func TestObservation_conditions(t *testing.T) {
 		"the webhook carries overrides out": {
 			func(o *observation) { o.want.override = v1beta1.BootOverrideStrategyAdmission }, nil, "clients can log in",
 		},
+		"it is not known whether the webhook is reached": {
+			func(o *observation) {
+				o.want.override, o.webhooksUnknown = v1beta1.BootOverrideStrategyAdmission, true
+			},
+			map[string]string{"BootOverrideAvailable": "Unknown WebhookUntried"},
+			"clients can log in",
+		},
 		"the webhook does not answer": {
 			func(o *observation) {
 				o.want.override, o.webhooks = v1beta1.BootOverrideStrategyAdmission, "no certificate"

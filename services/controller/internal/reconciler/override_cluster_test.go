@@ -46,7 +46,7 @@ type webhooks struct {
 	problems chan string
 }
 
-func (w *webhooks) Problem() string { return w.problem.Load().(string) }
+func (w *webhooks) Problem() (string, bool) { return w.problem.Load().(string), true }
 
 func (w *webhooks) Lead(ctx context.Context, changed func()) error {
 	for {

@@ -84,9 +84,9 @@ type Accounts interface {
 
 // Webhooks are the admission webhooks of the controllers.
 type Webhooks interface {
-	// Problem is why the API server does not call them; empty: it does, as far as
-	// is known.
-	Problem() string
+	// Problem is why the API server does not call them; empty: it does. It may not
+	// be known yet.
+	Problem() (problem string, known bool)
 	// Lead works while this controller leads, until the context ends. It calls
 	// changed after each change of the problem.
 	Lead(ctx context.Context, changed func()) error
@@ -560,10 +560,11 @@ func (s *Source) setupAgents(ctx context.Context, r *bmcs) error {
 	}))
 }
 
-// webhooksProblem is why admission webhooks are not called; empty: they are.
-func (s *Source) webhooksProblem() string {
+// webhooksProblem is why admission webhooks are not called; empty: they are, if that
+// is known.
+func (s *Source) webhooksProblem() (problem string, known bool) {
 	if s.config.Webhooks == nil {
-		return "the controller has no admission webhooks"
+		return "the controller has no admission webhooks", true
 	}
 	return s.config.Webhooks.Problem()
 }

@@ -109,8 +109,8 @@ func rule(group, version, resource string, operations ...admissionv1.OperationTy
 }
 
 // Mutating returns the mutating webhooks, whose server's certificate is issued by
-// who is in bundle, in PEM: that of instances. Machines start
-// without it, with a delay when it does not answer.
+// who is in bundle, in PEM: that of instances, and that of probes. Machines start
+// without the first, with a delay when it does not answer.
 func (t *Target) Mutating(bundle []byte) *admissionv1.MutatingWebhookConfiguration {
 	return &admissionv1.MutatingWebhookConfiguration{
 		TypeMeta:   metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "MutatingWebhookConfiguration"},
@@ -129,7 +129,7 @@ func (t *Target) Mutating(bundle []byte) *admissionv1.MutatingWebhookConfigurati
 			// A webhook behind this one may add a device, with a number that is taken.
 			ReinvocationPolicy: ptr.To(admissionv1.IfNeededReinvocationPolicy),
 			MatchConditions:    []admissionv1.MatchCondition{{Name: "owned-by-a-virtual-machine", Expression: ownedByMachine}},
-		}},
+		}, t.probeWebhook(bundle)},
 	}
 }
 

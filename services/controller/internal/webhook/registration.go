@@ -68,7 +68,8 @@ type Registration struct {
 	config     RegistrationConfig
 	changed    chan struct{}
 	registered prometheus.Gauge
-	problem    atomic.Pointer[string]
+	// problem is nil until something has been tried.
+	problem atomic.Pointer[string]
 }
 
 // NewRegistration makes a registration.
@@ -95,13 +96,25 @@ func NewRegistration(config RegistrationConfig) (*Registration, error) {
 	return r, nil
 }
 
-// Problem is why the webhooks are not registered as they are to be; empty: they
-// are, or nobody has tried.
-func (r *Registration) Problem() string {
+// Problem is why the API server does not call the webhooks; empty: it does, as was
+// seen when it was tried last. It is not known before this process has tried.
+func (r *Registration) Problem() (problem string, known bool) {
 	if problem := r.problem.Load(); problem != nil {
-		return *problem
+		return *problem, true
 	}
-	return ""
+	return "", false
+}
+
+// tell notes why the webhooks are not called, and calls told if that is news.
+func (r *Registration) tell(ctx context.Context, problem string, told func()) {
+	if before, known := r.Problem(); known && before == problem {
+		return
+	}
+	r.problem.Store(&problem)
+	if problem != "" {
+		r.config.Log.WarnContext(ctx, "the API server does not call the webhooks", logkey.Error, problem)
+	}
+	told()
 }
 
 // Run keeps the configurations until the context ends, and calls told after each
@@ -121,18 +134,18 @@ func (r *Registration) Run(ctx context.Context, told func()) error {
 			}
 			done = true
 			r.registered.Set(1)
-			if r.Problem() != "" {
-				r.problem.Store(nil)
-				told()
+			problem := r.check(ctx)
+			if ctx.Err() != nil {
+				return nil
 			}
+			if problem != "" {
+				next = retryInterval
+			}
+			r.tell(ctx, problem, told)
 		default:
 			done, next = false, retryInterval
 			r.registered.Set(0)
-			if problem := "can't register webhooks: " + err.Error(); problem != r.Problem() {
-				r.problem.Store(&problem)
-				r.config.Log.WarnContext(ctx, "can't register webhooks", logkey.Error, err.Error())
-				told()
-			}
+			r.tell(ctx, "can't register webhooks: "+err.Error(), told)
 		}
 		select {
 		case <-ctx.Done():
@@ -141,6 +154,21 @@ func (r *Registration) Run(ctx context.Context, told func()) error {
 		case <-time.After(next):
 		}
 	}
+}
+
+// check returns why instances are not sent to the webhooks that are registered;
+// empty: they are.
+func (r *Registration) check(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, applyTimeout)
+	defer cancel()
+	if err := probe(ctx, r.config.Client, r.config.Target.Namespace); err != nil {
+		return "can't reach the webhooks: " + err.Error()
+	}
+	var is admissionv1.MutatingWebhookConfiguration
+	if err := r.config.Client.Get(ctx, client.ObjectKey{Name: r.config.Target.Name}, &is); err != nil {
+		return "can't read the configuration of the webhooks: " + err.Error()
+	}
+	return restricted(&is, r.config.Target.Mutating(nil))
 }
 
 // apply makes the configurations what they are to be: our fields of them.

@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -64,7 +65,7 @@ func TestRegistration_repairs(t *testing.T) {
 		switch {
 		case err != nil:
 			return err
-		case is.Labels["theirs"] != "stays" || len(is.Webhooks) != 2:
+		case is.Labels["theirs"] != "stays" || len(is.Webhooks) != 3:
 			t.Fatalf("labels %v, %d webhooks", is.Labels, len(is.Webhooks))
 		case *is.Webhooks[0].ReinvocationPolicy == never:
 			return errors.New("not repaired")
@@ -185,4 +186,66 @@ func TestDeregister(t *testing.T) {
 	if err := s.Get(t.Context(), client.ObjectKey{Name: s.target.Name}, &admissionv1.ValidatingWebhookConfiguration{}); !apierrors.IsNotFound(err) {
 		t.Errorf("still there: %v", err)
 	}
+}
+
+// TestRegistration_reached: that the webhooks are registered does not say that they
+// are called.
+func TestRegistration_reached(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	stop := s.serve()
+	registration, err := webhook.NewRegistration(webhook.RegistrationConfig{
+		Client: s.controller, Target: s.target, Identity: s.identity, Log: s.log(), Metrics: prometheus.NewRegistry(), Interval: 100 * time.Millisecond,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if problem, known := registration.Problem(); known {
+		t.Errorf("before it was tried it is said that %q", problem)
+	}
+	told := make(chan struct{}, 100)
+	ended := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { ended <- registration.Run(ctx, func() { told <- struct{}{} }) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	want := func(what, part string) {
+		t.Helper()
+		s.eventually(what, func() error {
+			problem, known := registration.Problem()
+			if !known || (part == "") != (problem == "") || !strings.Contains(problem, part) {
+				return fmt.Errorf("known %t: %q", known, problem)
+			}
+			return nil
+		})
+		select {
+		case <-told:
+		case <-time.After(patience):
+			t.Errorf("%s: nobody was told", what)
+		}
+	}
+	edit := func(change func(*admissionv1.MutatingWebhook)) {
+		t.Helper()
+		s.eventually("edited", func() error {
+			is, err := s.mutating()
+			if err != nil {
+				return err
+			}
+			change(&is.Webhooks[0])
+			return s.Update(t.Context(), is)
+		})
+	}
+	want("reached", "")
+	edit(func(w *admissionv1.MutatingWebhook) {
+		w.MatchConditions = append(w.MatchConditions, admissionv1.MatchCondition{Name: "never", Expression: "false"})
+	})
+	want("somebody's condition keeps instances away", `"never"`)
+	edit(func(w *admissionv1.MutatingWebhook) { w.MatchConditions = w.MatchConditions[:1] })
+	want("called again", "")
+	stop()
+	want("nobody listens", "can't reach")
 }

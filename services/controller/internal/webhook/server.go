@@ -58,6 +58,7 @@ func NewServer(config ServerConfig) (*Server, error) {
 	log := logr.FromSlogHandler(config.Log.Handler())
 	for path, hook := range map[string]*admission.Webhook{
 		instance.Path:    {Handler: config.Instance},
+		probePath:        {Handler: admission.HandlerFunc(answerProbe)},
 		bmc.ValidatePath: admission.WithValidator(config.Scheme, config.BMC),
 		// For configurations that an earlier line has left behind.
 		bmc.MutatePath: {Handler: admission.HandlerFunc(func(context.Context, admission.Request) admission.Response { return admission.Allowed("") })},
