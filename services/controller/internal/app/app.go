@@ -189,7 +189,7 @@ func (o *Options) run(ctx context.Context, p *process.Process, config *rest.Conf
 	if err != nil {
 		return err
 	}
-	store, err := o.newStore(p.Log, config, bmcs, source)
+	store, err := o.newStore(p.Log, config, source)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 
+	"k8s.io/client-go/dynamic"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
@@ -17,7 +18,6 @@ import (
 	"kubevirtbmc.dev/pkg/process"
 	"kubevirtbmc.dev/services/controller/internal/certificate"
 	"kubevirtbmc.dev/services/controller/internal/reconciler"
-	"kubevirtbmc.dev/services/controller/internal/registry"
 	"kubevirtbmc.dev/services/controller/internal/state"
 )
 
@@ -39,7 +39,7 @@ func limited(config *rest.Config) *rest.Config {
 }
 
 // newStore makes the store of the BMCs' state.
-func (o *Options) newStore(log *slog.Logger, config *rest.Config, bmcs *registry.Registry, source Source) (*state.Store, error) {
+func (o *Options) newStore(log *slog.Logger, config *rest.Config, source Source) (*state.Store, error) {
 	config = limited(config)
 	core, err := typedcorev1.NewForConfig(config)
 	if err != nil {
@@ -49,9 +49,13 @@ func (o *Options) newStore(log *slog.Logger, config *rest.Config, bmcs *registry
 	if err != nil {
 		return nil, fmt.Errorf("make Kubernetes client: %w", err)
 	}
+	bmcs, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make Kubernetes client: %w", err)
+	}
 	return state.New(state.Config{
-		Core: core, Metadata: objects, Namespaces: split(o.Namespaces), Log: log,
-		Taken: bmcs.HasAccount, AccountsChanged: source.AccountsChanged,
+		Core: core, Metadata: objects, Objects: bmcs, Namespaces: split(o.Namespaces), Log: log,
+		AccountsChanged: source.AccountsChanged,
 	})
 }
 

@@ -128,7 +128,6 @@ type Registry struct {
 type bmc struct {
 	ref      Ref
 	key      string
-	accounts []string // names
 	services [len(protocols)]*service
 }
 
@@ -415,10 +414,6 @@ func (r *Registry) Put(entry Entry) {
 		b = &bmc{ref: ref, key: ref.String()}
 		r.bmcs[ref] = b
 	}
-	b.accounts = nil
-	for _, account := range entry.BMC.GetAccounts() {
-		b.accounts = append(b.accounts, account.GetUsername())
-	}
 	for i, protocol := range protocols {
 		content, id := contentFor(entry.BMC, protocol), groupID{protocol, entry.Agent}
 		s := b.services[i]
@@ -512,14 +507,6 @@ func (r *Registry) dropGroup(id groupID) {
 	if g := r.groups[id]; g != nil && len(g.services) == 0 && len(g.replicas) == 0 {
 		delete(r.groups, id)
 	}
-}
-
-// HasAccount tells whether a BMC has an account of a name.
-func (r *Registry) HasAccount(ref Ref, username string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	b := r.bmcs[ref]
-	return b != nil && slices.Contains(b.accounts, username)
 }
 
 // SetDraining says that a replica is going to end, or not after all: its BMCs

@@ -5,8 +5,14 @@ package state
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"kubevirtbmc.dev/api/v1beta1"
 	"kubevirtbmc.dev/pkg/grpcstatus"
 	"kubevirtbmc.dev/pkg/logkey"
 	errorsv1 "kubevirtbmc.dev/proto/gen/go/bmc/errors/v1"
@@ -84,7 +90,14 @@ func (s *Store) CreateAccount(ctx context.Context, ref registry.Ref, username, p
 	}
 	a := record.Account{Username: username, Password: password, Role: record.RoleName(role)}
 	_, err := s.accounts.change(ctx, ref, func(data map[string][]byte) error {
-		if _, ok := data[record.KeyOf(username)]; ok || s.config.Taken(ref, username) {
+		_, taken := data[record.KeyOf(username)]
+		if !taken {
+			var err error
+			if taken, err = s.inSecret(ctx, ref, username); err != nil {
+				return err
+			}
+		}
+		if taken {
 			return grpcstatus.New(errorsv1.Reason_REASON_ALREADY_EXISTS, "the BMC has an account of that name")
 		}
 		if len(data) >= MaxAccounts {
@@ -96,6 +109,36 @@ func (s *Store) CreateAccount(ctx context.Context, ref registry.Ref, username, p
 		return nil, err
 	}
 	return a.Stored(), nil
+}
+
+// inSecret tells whether the account in the Secret that a BMC names has a username,
+// over Redfish or IPMI. It would be the one that logs in. Both are read from the API
+// server: the registry knows accounts on the controller that leads alone.
+func (s *Store) inSecret(ctx context.Context, ref registry.Ref, username string) (bool, error) {
+	bmc, err := s.config.Objects.Resource(BMCs).Namespace(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+	if err != nil {
+		return false, fmt.Errorf("read BMC: %w", err)
+	}
+	name, _, err := unstructured.NestedString(bmc.Object, "spec", "authSecretRef", "name")
+	if err != nil {
+		return false, fmt.Errorf("read BMC: %w", err)
+	}
+	if name == "" {
+		return false, nil
+	}
+	secret, err := s.config.Core.Secrets(ref.Namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read Secret of BMC: %w", err)
+	}
+	for _, key := range []string{v1beta1.SecretKeyUsername, v1beta1.SecretKeyIPMIUsername} {
+		if value, ok := secret.Data[key]; ok && string(value) == username {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // AccountChange is what is to change of an account; nil: it stays.

@@ -36,6 +36,7 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 
+	"kubevirtbmc.dev/api/v1beta1"
 	"kubevirtbmc.dev/pkg/audit"
 	"kubevirtbmc.dev/pkg/bmcresource"
 	"kubevirtbmc.dev/pkg/bmcresource/bmcresourcetest"
@@ -206,10 +207,13 @@ func (s *site) controller() *controller {
 	if err != nil {
 		s.Fatal(err)
 	}
+	bmcs, err := dynamic.NewForConfig(config)
+	if err != nil {
+		s.Fatal(err)
+	}
 	log := slog.New(slog.NewTextHandler(c.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	c.store, err = state.New(state.Config{
-		Core: core, Metadata: objects, Namespaces: []string{s.namespace}, Log: log,
-		Taken: func(_ registry.Ref, username string) bool { return username == "owner" },
+		Core: core, Metadata: objects, Objects: bmcs, Namespaces: []string{s.namespace}, Log: log,
 		AccountsChanged: func(bmc registry.Ref) {
 			if bmc == registry.RefOf(s.ref) {
 				c.accounts.Add(1)
@@ -775,7 +779,18 @@ func TestAccounts(t *testing.T) {
 		}
 	}
 	wantReason(t, create(c, "web", password), errorsv1.Reason_REASON_ALREADY_EXISTS)
-	wantReason(t, create(c, "owner", password), errorsv1.Reason_REASON_ALREADY_EXISTS)
+	// Those of the BMC's Secret, over Redfish and IPMI, with every controller.
+	login := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "login", Namespace: s.namespace},
+		StringData: map[string]string{v1beta1.SecretKeyUsername: "owner", v1beta1.SecretKeyIPMIUsername: "ipmi-owner"},
+	}
+	if _, err := s.core.Secrets(s.namespace).Create(t.Context(), login, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"owner", "ipmi-owner"} {
+		wantReason(t, create(c, name, password), errorsv1.Reason_REASON_ALREADY_EXISTS)
+		wantReason(t, create(other, name, password), errorsv1.Reason_REASON_ALREADY_EXISTS)
+	}
 	wantReason(t, create(c, "a:b", password), errorsv1.Reason_REASON_INVALID_REQUEST)
 	wantReason(t, create(c, "a\nb", password), errorsv1.Reason_REASON_INVALID_REQUEST)
 	wantReason(t, create(c, "short", "1234567"), errorsv1.Reason_REASON_INVALID_REQUEST)

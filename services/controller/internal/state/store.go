@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/client-go/dynamic"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/metadata/metadatainformer"
@@ -57,9 +58,8 @@ type Config struct {
 	// Namespaces to serve; empty: all.
 	Namespaces []string
 	Log        *slog.Logger
-	// Taken tells whether a BMC has an account of that name that is not the
-	// store's; nil: none has.
-	Taken func(bmc registry.Ref, username string) bool
+	// Objects reads BMCs.
+	Objects dynamic.Interface
 	// AccountsChanged is told of BMCs whose accounts may have changed; nil: nobody
 	// is.
 	AccountsChanged func(bmc registry.Ref)
@@ -79,11 +79,8 @@ type Store struct {
 // New makes a store. It answers nothing before Run has read which BMCs there
 // are.
 func New(config Config) (*Store, error) {
-	if config.Core == nil || config.Metadata == nil || config.Log == nil {
+	if config.Core == nil || config.Metadata == nil || config.Objects == nil || config.Log == nil {
 		return nil, errors.New("make state store: clients and log are needed")
-	}
-	if config.Taken == nil {
-		config.Taken = func(registry.Ref, string) bool { return false }
 	}
 	if len(config.Namespaces) == 0 {
 		config.Namespaces = []string{metav1.NamespaceAll}
