@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -72,6 +75,9 @@ type provisioner struct {
 	scope  func(namespace string) string
 	// labeled are the namespaces, with their labels; nil: those don't matter.
 	labeled *optional
+	// warned has the UIDs of machines that can't ever be given a BMC and were told so,
+	// by their names.
+	warned sync.Map
 }
 
 // setupProvisioning makes the controller that gives machines BMCs.
@@ -140,6 +146,7 @@ func (p *provisioner) Reconcile(ctx context.Context, request reconcile.Request) 
 		return reconcile.Result{}, fmt.Errorf("find VirtualMachine %s: %w", request.Name, err)
 	}
 	if machine == nil || machine.DeletionTimestamp != nil {
+		p.warned.Delete(request.NamespacedName)
 		return reconcile.Result{}, nil
 	}
 	if selected, err := p.selects(ctx, machine); err != nil || !selected {
@@ -152,15 +159,34 @@ func (p *provisioner) Reconcile(ctx context.Context, request reconcile.Request) 
 	if len(has.Items) > 0 {
 		return reconcile.Result{}, nil
 	}
+	if problem := unprovisionable(machine.Name); problem != "" {
+		if before, _ := p.warned.Swap(request.NamespacedName, machine.UID); before != machine.UID {
+			p.warn(machine, problem)
+		}
+		return reconcile.Result{}, nil // A machine keeps its name.
+	}
 	if age := time.Since(machine.CreationTimestamp.Time); age < provisionTime {
 		return reconcile.Result{RequeueAfter: min(provisionTime-age, provisionTime)}, nil
 	}
 	problem, err := p.provision(ctx, machine)
 	if problem != "" {
-		p.events.Eventf(machine, nil, corev1.EventTypeWarning, "NotProvisioned", "Provision", "%s", problem)
+		p.warn(machine, problem)
 		return reconcile.Result{RequeueAfter: retryTime}, err
 	}
 	return reconcile.Result{}, err
+}
+
+func (p *provisioner) warn(machine *metav1.PartialObjectMetadata, problem string) {
+	p.events.Eventf(machine, nil, corev1.EventTypeWarning, "NotProvisioned", "Provision", "%s", problem)
+}
+
+// unprovisionable is why no machine of that name can have a BMC; empty: it can.
+func unprovisionable(machine string) string {
+	name := machine + serviceSuffix
+	if problems := validation.IsDNS1035Label(name); len(problems) > 0 {
+		return fmt.Sprintf("the BMC's Service can't be named %s: %s", name, strings.Join(problems, "; "))
+	}
+	return ""
 }
 
 func namespaceMetadata() *metav1.PartialObjectMetadata {

@@ -9,12 +9,14 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -82,6 +84,23 @@ func (s *site) wantProvisioned(machine *unstructured.Unstructured) *v1beta1.Virt
 	return bmc
 }
 
+// wantNotProvisioned waits for the event that says that a machine gets no BMC.
+func (s *site) wantNotProvisioned(machine *unstructured.Unstructured) {
+	s.Helper()
+	s.eventually("an event about the machine "+machine.GetName(), func() error {
+		var list eventsv1.EventList
+		if err := s.List(s.Context(), &list, client.InNamespace(s.namespace)); err != nil {
+			return err
+		}
+		for _, e := range list.Items {
+			if e.Regarding.UID == machine.GetUID() && e.Type == corev1.EventTypeWarning && e.Reason == "NotProvisioned" {
+				return nil
+			}
+		}
+		return errors.New("there is none")
+	})
+}
+
 // TestProvision: machines that a selector matches get a BMC where they have none.
 func TestProvision(t *testing.T) {
 	t.Parallel()
@@ -107,18 +126,15 @@ func TestProvision(t *testing.T) {
 	taken.Name = "taken"
 	s.create(taken)
 	machine := s.labeled("taken", map[string]string{"bmc": "please"})
-	s.eventually("an event about the machine", func() error {
-		var list eventsv1.EventList
-		if err := s.List(t.Context(), &list, client.InNamespace(s.namespace)); err != nil {
-			return err
+	s.wantNotProvisioned(machine)
+	// Names that make no Service are said to, and nothing is left of an attempt.
+	for _, name := range []string{strings.Repeat("x", 56), "1st", "a.b"} {
+		s.wantNotProvisioned(s.labeled(name, map[string]string{"bmc": "please"}))
+		secret := s.secret(name+"-bmc-credentials", nil)
+		if err := s.Get(t.Context(), client.ObjectKeyFromObject(secret), secret); !apierrors.IsNotFound(err) {
+			t.Errorf("Secret of a machine that can't have a BMC: %v", err)
 		}
-		for _, e := range list.Items {
-			if e.Regarding.UID == machine.GetUID() && e.Type == corev1.EventTypeWarning && e.Reason == "NotProvisioned" {
-				return nil
-			}
-		}
-		return errors.New("there is none")
-	})
+	}
 	// By then those that get none would have one.
 	if diff := cmp.Diff([]string{"after", "before", "both-bmc", "served-bmc", "taken"}, s.bmcs()); diff != "" {
 		t.Errorf("BMCs (-want +got):\n%s", diff)
