@@ -23,6 +23,9 @@ type Options struct {
 	PullPolicy string
 	// PullSecrets are names of Secrets in the BMC's namespace.
 	PullSecrets []string
+	// Networks are the network attachments of other namespaces that BMCs may have, as
+	// NetworkProblem takes them.
+	Networks []string
 	// PriorityClass of the pods; empty: the cluster's default.
 	PriorityClass string
 	// CPURequest, MemoryRequest, CPULimit and MemoryLimit are Kubernetes quantities

@@ -117,6 +117,7 @@ func addAgentFlags(flags *flag.FlagSet, o *agent.Options) {
 	flags.StringVar(&o.ImageTag, "agent-image-tag", "", "`tag` or digest of that image; empty: the image's name has it")
 	flags.StringVar(&o.PullPolicy, "agent-image-pull-policy", "", "`policy` by which that image is pulled: Always, IfNotPresent or Never; empty: Kubernetes' default")
 	flags.Var(list{&o.PullSecrets}, "agent-image-pull-secrets", "`names` of Secrets, beside the agents, with which that image is pulled, separated by commas")
+	flags.Var(list{&o.Networks}, "agent-networks", "`namespace/name` of network attachments that agents in any namespace may have, or namespace/* for all of one, separated by commas; empty: those of its own namespace alone")
 	flags.StringVar(&o.PriorityClass, "agent-priority-class", "", "`name` of the agents' PriorityClass; empty: the cluster's default")
 	flags.StringVar(&o.CPURequest, "agent-cpu-request", "10m", "processor `time` that an agent requests where its BMC does not say; empty: none")
 	flags.StringVar(&o.MemoryRequest, "agent-memory-request", "32Mi", "`memory` that an agent requests where its BMC does not say; empty: none")

@@ -135,7 +135,7 @@ func (o *Options) newWebhooks(p *process.Process, config *rest.Config, namespace
 	}
 	if w.server, err = webhook.NewServer(webhook.ServerConfig{
 		Listen: o.webhooks.listen, Certificate: w.identity.Certificate, Scheme: scheme, Log: p.Log,
-		Instance: instances, BMC: &bmc.Validator{Live: w.client, IPMI: o.Defaults.IPMI},
+		Instance: instances, BMC: &bmc.Validator{Live: w.client, IPMI: o.Defaults.IPMI, HTTP: o.Defaults.HTTP, Mode: o.Defaults.Mode, Networks: o.Agents.Networks},
 	}); err != nil {
 		return nil, err
 	}

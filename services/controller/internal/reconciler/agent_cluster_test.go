@@ -381,12 +381,14 @@ func TestAgent_refused(t *testing.T) {
 	}}
 	taken := s.bmc("taken")
 	mode(v1beta1.FrontendModeDedicated)(taken)
-	for name, bmc := range map[string]*v1beta1.VirtualMachineBMC{"wrong": wrong, "taken": taken} {
+	outside := s.bmc("outside")
+	outside.Spec.NetworkRef = ptrTo("kube-system/net")
+	for name, bmc := range map[string]*v1beta1.VirtualMachineBMC{"wrong": wrong, "taken": taken, "outside": outside} {
 		s.create(s.machine(name))
 		s.create(s.secret(name+"-secret", map[string]string{"username": "admin", "password": "first"}))
 		s.create(bmc)
 	}
-	for _, bmc := range []*v1beta1.VirtualMachineBMC{wrong, taken} {
+	for _, bmc := range []*v1beta1.VirtualMachineBMC{wrong, taken, outside} {
 		s.wantCondition(bmc, v1beta1.ConditionReady, metav1.ConditionFalse, v1beta1.ReasonAgentRefused)
 		s.wantEvent(bmc, "Warning", v1beta1.ReasonAgentRefused)
 	}
@@ -394,6 +396,7 @@ func TestAgent_refused(t *testing.T) {
 		t.Errorf("the ServiceAccount that is somebody else's: %v, %v", theirs.ObjectMeta, err)
 	}
 	s.wantGone(&appsv1.Deployment{ObjectMeta: theirs.ObjectMeta})
+	s.wantGone(&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "outside-virtbmc"}})
 	change(s, wrong, func(bmc *v1beta1.VirtualMachineBMC) {
 		bmc.Spec.Frontend.Dedicated.NodeSelector = map[string]string{"rack": "1"}
 	})

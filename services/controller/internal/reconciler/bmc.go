@@ -178,6 +178,8 @@ type bmcs struct {
 	agents *agent.Keeper
 	// agentObjects are what the agents' keeper sees; nil: there are none.
 	agentObjects *optional
+	// networks are those of agent.Options.
+	networks []string
 	// rights are asked about the rights that an installation may leave out, in the
 	// namespace that scope returns.
 	rights *rights

@@ -95,6 +95,10 @@ func (r *bmcs) reconcileAgent(ctx context.Context, o *observation) (time.Duratio
 		return 0, nil // It is looked at again when there is the role.
 	}
 	if o.served() && (w.target == v1beta1.FrontendModeDedicated || w.mode == v1beta1.FrontendModeDedicated) {
+		if problem := agent.NetworkProblem(w.networks, w.ref.Namespace, r.networks); problem != "" {
+			o.agent.Refused = problem
+			return 0, nil // Until the BMC or the flag is another.
+		}
 		var err error
 		o.agent, err = r.agents.Keep(ctx, w.agentBMC())
 		switch {

@@ -553,7 +553,7 @@ func (s *Source) setupAgents(ctx context.Context, r *bmcs) error {
 	}, func() float64 { return float64(r.agents.Outdated()) })); err != nil {
 		return err
 	}
-	r.agentObjects = s.agents
+	r.agentObjects, r.networks = s.agents, s.config.Agents.Networks
 	return s.manager.Add(manager.RunnableFunc(func(ctx context.Context) error {
 		s.config.Agents.WatchCA(ctx, func() { s.addAll(ctx) })
 		return nil

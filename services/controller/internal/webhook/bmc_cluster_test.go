@@ -101,6 +101,33 @@ func TestBMC_create(t *testing.T) {
 			machine: "vm", secret: "good", edit: service(v1beta1.ServiceSpec{Annotations: map[string]string{"/": "c"}}),
 			refused: "spec.service.annotations: Invalid value",
 		},
+		"a network of another namespace": {
+			machine: "vm", secret: "good", edit: func(bmc *v1beta1.VirtualMachineBMC) { bmc.Spec.NetworkRef = ptr.To("kube-system/net") },
+			refused: "network attachment kube-system/net is of another namespace",
+		},
+		"a network of its own namespace": {
+			machine: "vm", secret: "good", edit: func(bmc *v1beta1.VirtualMachineBMC) { bmc.Spec.NetworkRef = ptr.To("net@eth1") },
+		},
+		"a dedicated frontend's settings without one": {
+			machine: "vm", secret: "good", edit: func(bmc *v1beta1.VirtualMachineBMC) {
+				bmc.Spec.Frontend = &v1beta1.FrontendSpec{Dedicated: &v1beta1.DedicatedFrontendSpec{NodeSelector: map[string]string{"a": "b"}}}
+			},
+			warned: "spec.frontend.dedicated: does not count",
+		},
+		"a dedicated frontend's settings": {
+			machine: "vm", secret: "good", edit: func(bmc *v1beta1.VirtualMachineBMC) {
+				bmc.Spec.Frontend = &v1beta1.FrontendSpec{
+					Mode: v1beta1.FrontendModeDedicated, Dedicated: &v1beta1.DedicatedFrontendSpec{NodeSelector: map[string]string{"a": "b"}},
+				}
+			},
+		},
+		"a node port of IPMI without IPMI": {
+			machine: "vm", secret: "good", edit: func(bmc *v1beta1.VirtualMachineBMC) {
+				ipmi(false)(bmc)
+				service(v1beta1.ServiceSpec{Type: v1beta1.ServiceTypeNodePort, NodePorts: &v1beta1.ServicePorts{IPMI: ptr.To[int32](30623)}})(bmc)
+			},
+			warned: "spec.service.nodePorts.ipmi: does not count: IPMI is not served",
+		},
 		"the certificate's Secret does not exist": {
 			machine: "vm", secret: "good", edit: func(bmc *v1beta1.VirtualMachineBMC) {
 				bmc.Spec.Redfish = &v1beta1.RedfishSpec{HTTPS: &v1beta1.RedfishHTTPSSpec{CertificateSecretRef: &v1beta1.SecretReference{Name: "nobody"}}}

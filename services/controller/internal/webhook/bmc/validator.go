@@ -19,10 +19,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"kubevirtbmc.dev/api/v1beta1"
+	"kubevirtbmc.dev/services/controller/internal/agent"
 	"kubevirtbmc.dev/services/controller/internal/credential"
 )
 
@@ -47,6 +49,7 @@ var (
 	secretPath      = specPath.Child("authSecretRef", "name")
 	certificatePath = specPath.Child("redfish", "https", "certificateSecretRef", "name")
 	servicePath     = specPath.Child("service")
+	networkPath     = specPath.Child("networkRef")
 )
 
 // Validator validates VirtualMachineBMCs. It implements admission.Validator.
@@ -56,6 +59,11 @@ type Validator struct {
 	Live client.Reader
 	// IPMI tells whether IPMI is served where an object does not say.
 	IPMI bool
+	// HTTP tells whether plain HTTP is, likewise, and Mode what serves.
+	HTTP bool
+	Mode v1beta1.FrontendMode
+	// Networks are those of agent.Options.
+	Networks []string
 }
 
 var _ admission.Validator[*v1beta1.VirtualMachineBMC] = (*Validator)(nil)
@@ -103,6 +111,8 @@ func (v *Validator) validate(ctx context.Context, before, bmc *v1beta1.VirtualMa
 		return nil, err
 	}
 	c.service(before)
+	c.networks(before)
+	c.ignored(before)
 	if len(c.errs) > 0 {
 		return c.warnings, apierrors.NewInvalid(kind, bmc.Name, c.errs)
 	}
@@ -243,6 +253,80 @@ func (c *check) certificate(ctx context.Context, before *v1beta1.VirtualMachineB
 		}
 	}
 	return nil
+}
+
+// networks checks the networks that the BMC's agent is to be attached to, where that
+// changes.
+func (c *check) networks(before *v1beta1.VirtualMachineBMC) {
+	networks := ptr.Deref(c.bmc.Spec.NetworkRef, "")
+	if networks == "" || networks == ptr.Deref(before.Spec.NetworkRef, "") {
+		return
+	}
+	if problem := agent.NetworkProblem(networks, c.bmc.Namespace, c.v.Networks); problem != "" {
+		c.refuse(field.Invalid(networkPath, networks, problem))
+	}
+}
+
+// ignored warns of what does not count beside the rest of the spec, where that
+// begins.
+func (c *check) ignored(before *v1beta1.VirtualMachineBMC) {
+	was := c.v.ignored(before)
+	for _, one := range c.v.ignored(c.bmc) {
+		if !slices.ContainsFunc(was, func(i ignored) bool { return i.path.String() == one.path.String() }) {
+			c.warn(one.path, "does not count: %s", one.why)
+		}
+	}
+}
+
+// ignored is a part of a spec that does not count, and why.
+type ignored struct {
+	path *field.Path
+	why  string
+}
+
+// ignored returns the parts of a BMC's spec that do not count.
+func (v *Validator) ignored(bmc *v1beta1.VirtualMachineBMC) []ignored {
+	var list []ignored
+	spec := &bmc.Spec
+	if spec.Frontend != nil && spec.Frontend.Dedicated != nil && v.mode(bmc) != v1beta1.FrontendModeDedicated {
+		list = append(list, ignored{specPath.Child("frontend", "dedicated"), "shared frontends serve the BMC, set spec.frontend.mode to Dedicated"})
+	}
+	if spec.Service == nil || spec.Service.NodePorts == nil {
+		return list
+	}
+	https, http := true, v.HTTP
+	if redfish := spec.Redfish; redfish != nil {
+		if redfish.HTTPS != nil {
+			https = ptr.Deref(redfish.HTTPS.Enabled, https)
+		}
+		if redfish.HTTP != nil {
+			http = ptr.Deref(redfish.HTTP.Enabled, http)
+		}
+	}
+	ports := spec.Service.NodePorts
+	for _, port := range []struct {
+		name, what string
+		is         *int32
+		on         bool
+	}{
+		{"ipmi", "IPMI", ports.IPMI, v.ipmi(bmc)}, {"https", "HTTPS", ports.HTTPS, https}, {"http", "plain HTTP", ports.HTTP, http},
+	} {
+		if port.is != nil && !port.on {
+			list = append(list, ignored{servicePath.Child("nodePorts", port.name), port.what + " is not served"})
+		}
+	}
+	return list
+}
+
+// mode is what serves a BMC.
+func (v *Validator) mode(bmc *v1beta1.VirtualMachineBMC) v1beta1.FrontendMode {
+	switch {
+	case bmc.Spec.Frontend != nil && bmc.Spec.Frontend.Mode != "":
+		return bmc.Spec.Frontend.Mode
+	case ptr.Deref(bmc.Spec.NetworkRef, "") != "":
+		return v1beta1.FrontendModeDedicated
+	}
+	return v.Mode
 }
 
 // reserved are labels of the Service that are the controller's own.
