@@ -253,9 +253,13 @@ func (c *client) handle(ctx context.Context, response *registryv1.SubscribeRespo
 		if synced || !payload.Synced.GetFull() {
 			return nil
 		}
+		unknown := map[string]bool{}
+		for _, bmc := range payload.Synced.GetUnknown() {
+			unknown[keyOf(bmc)] = true
+		}
 		var acks []*registryv1.Acknowledgement
-		for _, k := range c.known {
-			if k.round != c.round {
+		for key, k := range c.known {
+			if k.round != c.round && !unknown[key] {
 				c.remove(k.bmc.GetBmc())
 				acks = append(acks, &registryv1.Acknowledgement{Bmc: k.bmc.GetBmc(), Revision: response.GetRevision()})
 			}

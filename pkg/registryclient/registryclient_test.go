@@ -274,6 +274,30 @@ func TestRun_goneWhileTriedAgain_isRemoved(t *testing.T) {
 	}
 }
 
+// What a new registry does not know yet stays as it is, until it says that it is
+// gone.
+func TestRun_unknown_isKept(t *testing.T) {
+	t.Parallel()
+	h := &handler{}
+	r := start(t, h)
+	s, _ := next(t, r)
+	send(t, s, upsert(3, "gone", "p"), upsert(4, "unknown", "p"), synced(4, true))
+	wantAck(t, s, &registryv1.Acknowledgement{Bmc: ref("gone"), Revision: 3, Serving: true})
+	wantAck(t, s, &registryv1.Acknowledgement{Bmc: ref("unknown"), Revision: 4, Serving: true})
+	s.end <- errors.New("broken")
+
+	s, _ = next(t, r)
+	send(t, s, &registryv1.SubscribeResponse{Revision: 9, Payload: &registryv1.SubscribeResponse_Synced{
+		Synced: &registryv1.Synced{Full: true, Unknown: []*referencev1.BMCReference{ref("unknown")}},
+	}})
+	wantAck(t, s, &registryv1.Acknowledgement{Bmc: ref("gone"), Revision: 9})
+	send(t, s, &registryv1.SubscribeResponse{Revision: 10, Payload: &registryv1.SubscribeResponse_Removal{Removal: ref("unknown")}})
+	wantAck(t, s, &registryv1.Acknowledgement{Bmc: ref("unknown"), Revision: 10})
+	if d := cmp.Diff([]string{"apply gone", "apply unknown", "remove gone", "remove unknown"}, h.take()); d != "" {
+		t.Errorf("calls mismatch (-want +got):\n%s", d)
+	}
+}
+
 // A frontend of one BMC serves no other, whatever it is told.
 func TestRun_onlyOneBMC_refusesOthers(t *testing.T) {
 	t.Parallel()

@@ -159,7 +159,7 @@ func (f fixed) Run(ctx context.Context, bmcs *registry.Registry, _ reconciler.Ac
 	for _, bmc := range f {
 		bmcs.Put(registry.Entry{BMC: bmc})
 	}
-	bmcs.Open()
+	bmcs.Open(nil)
 	return bmcs.Run(ctx)
 }
 

@@ -233,7 +233,7 @@ func (r *bmcs) Reconcile(ctx context.Context, request reconcile.Request) (reconc
 		return reconcile.Result{}, nil
 	}
 	result, err := r.reconcile(ctx, &bmc)
-	if apierrors.IsConflict(err) {
+	if conflictsAlone(err) {
 		// Another BMC has the name by now, or the cache is behind.
 		r.log.DebugContext(ctx, "object has changed", logkey.Namespace, ref.Namespace, logkey.BMC, ref.Name, logkey.Error, err.Error())
 		return reconcile.Result{RequeueAfter: time.Second}, nil
@@ -243,6 +243,16 @@ func (r *bmcs) Reconcile(ctx context.Context, request reconcile.Request) (reconc
 		r.routes.add(ref)
 	}
 	return result, err
+}
+
+// conflictsAlone tells whether conflicts are all that an error is made of. One among
+// others must not hide those.
+func conflictsAlone(err error) bool {
+	var several interface{ Unwrap() []error }
+	if errors.As(err, &several) {
+		return !slices.ContainsFunc(several.Unwrap(), func(one error) bool { return !conflictsAlone(one) })
+	}
+	return apierrors.IsConflict(err)
 }
 
 // forget drops all that is known of a BMC that is gone. What it owned goes by
@@ -314,20 +324,18 @@ func (r *bmcs) reconcile(ctx context.Context, bmc *v1beta1.VirtualMachineBMC) (r
 		r.registry.Remove(w.ref)
 	}
 	later, agentErr := r.reconcileAgent(ctx, &o)
-	result.RequeueAfter = max(result.RequeueAfter, later)
+	result.RequeueAfter = soonest(result.RequeueAfter, later)
 	serviceErr = errors.Join(serviceErr, agentErr)
 	if err := r.observeFrontends(ctx, bmc, &o); err != nil {
 		return reconcile.Result{}, errors.Join(err, serviceErr)
 	}
 	if o.former != nil {
-		result.RequeueAfter = graceTime
+		result.RequeueAfter = soonest(result.RequeueAfter, graceTime)
 	}
 	if left := r.hold(bmc, &o); left > 0 {
-		return reconcile.Result{RequeueAfter: left}, serviceErr
+		return reconcile.Result{RequeueAfter: soonest(result.RequeueAfter, left)}, serviceErr
 	}
-	if left := r.settle(bmc, &o); left > 0 {
-		result.RequeueAfter = left
-	}
+	result.RequeueAfter = soonest(result.RequeueAfter, r.settle(bmc, &o))
 	result.RequeueAfter = sooner(result.RequeueAfter, renewAt, time.Now())
 	adopted, err := r.carryOver(ctx, bmc, &o)
 	if err != nil {
@@ -341,6 +349,14 @@ func (r *bmcs) reconcile(ctx context.Context, bmc *v1beta1.VirtualMachineBMC) (r
 		r.events.Eventf(bmc, nil, a.kind, a.reason, a.action, "%s", a.message)
 	}
 	return result, serviceErr
+}
+
+// soonest returns the shorter of two delays; 0 is none.
+func soonest(a, b time.Duration) time.Duration {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
 }
 
 // release takes a BMC's ports back, for those that wait for one.
@@ -530,7 +546,10 @@ func (r *bmcs) reconcileService(ctx context.Context, o *observation, is *corev1.
 	r.mu.Lock()
 	last, ok := r.applied[w.ref]
 	r.mu.Unlock()
-	if is != nil && ok && cmp.Equal(last, want, cmp.AllowUnexported(service{}, servicePort{})) && want.inSync(is) {
+	same := ok && cmp.Equal(last, want, cmp.AllowUnexported(service{}, servicePort{}))
+	// A new leader has applied none. What that may take out of a Service, as a label
+	// that the BMC has no more, is nothing that clients wait for.
+	if is != nil && (same || r.start.opening()) && want.inSync(is) {
 		o.service = is
 		return reconcile.Result{}, nil
 	}

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"kubevirtbmc.dev/api/v1beta1"
@@ -27,6 +29,7 @@ import (
 	registryv1 "kubevirtbmc.dev/proto/gen/go/bmc/registry/v1"
 	"kubevirtbmc.dev/services/controller/internal/port"
 	"kubevirtbmc.dev/services/controller/internal/reconciler"
+	"kubevirtbmc.dev/services/controller/internal/registry"
 )
 
 // watchReady records what becomes of the condition Ready until stop is called.
@@ -110,6 +113,90 @@ func TestLeader(t *testing.T) {
 	s.wantReady(another)
 	if *another.Status.Frontend.IPMI.Port == udp {
 		t.Errorf("both BMCs have port %d", udp)
+	}
+}
+
+// slowSecrets makes the API server answer slowly to who reads a Secret, and not at
+// all for one of them.
+type slowSecrets struct {
+	http.RoundTripper
+	time   time.Duration
+	broken string
+	mend   chan struct{}
+}
+
+func (s *slowSecrets) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/secrets/") {
+		time.Sleep(s.time)
+		select {
+		case <-s.mend:
+		default:
+			if strings.HasSuffix(r.URL.Path, "/"+s.broken) {
+				return nil, errors.New("no answer")
+			}
+		}
+	}
+	return s.RoundTripper.RoundTrip(r)
+}
+
+// TestLeader_slowAPI: a new leader needs longer for all BMCs than it waits for one,
+// and never gets to one of them. No frontend drops any.
+func TestLeader_slowAPI(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	first := s.controller()
+	f := s.frontend("frontend-0", "10.0.0.10")
+	const many = 40 // of which 8 at a time are looked at.
+	var bmcs []*v1beta1.VirtualMachineBMC
+	for i := range many {
+		bmcs = append(bmcs, s.complete(fmt.Sprintf("vm-%d", i)))
+	}
+	for _, bmc := range bmcs {
+		s.wantReady(bmc)
+	}
+	broken, stop := bmcs[0], s.watchReady()
+	before := f.told()
+	first.stop()
+	slow := &slowSecrets{time: 700 * time.Millisecond, broken: "vm-0-secret", mend: make(chan struct{})}
+	second := s.controller(func(config *reconciler.Config) {
+		config.OpenTime = time.Second
+		config.REST = rest.CopyConfig(config.REST)
+		config.REST.Wrap(func(next http.RoundTripper) http.RoundTripper {
+			slow.RoundTripper = next
+			return slow
+		})
+	})
+	s.eventually("the second controller knows all but one", func() error {
+		for _, bmc := range bmcs[1:] {
+			if status, _ := second.Status(registryRef(bmc), ipmi); status.State != registry.Serving {
+				return fmt.Errorf("status of %s: %+v", bmc.Name, status)
+			}
+		}
+		return nil
+	})
+	if _, ok := second.Status(registryRef(broken), ipmi); ok {
+		t.Fatal("the second controller knows the one as well: the test shows nothing")
+	}
+	time.Sleep(time.Second) // Long enough to make the mistake.
+	if told := f.told() - before; told != 0 {
+		t.Errorf("the frontend had to act %d times", told)
+	}
+	if got := len(f.has(ipmi)); got != many {
+		t.Errorf("the frontend serves %d BMCs, want %d", got, many)
+	}
+	s.wantRoute("vm-0-virtbmc-ipmi", "10.0.0.10")
+	close(slow.mend)
+	s.eventually("the second controller knows it", func() error {
+		if status, _ := second.Status(registryRef(broken), ipmi); status.State != registry.Serving {
+			return fmt.Errorf("status %+v", status)
+		}
+		return nil
+	})
+	if seen := stop(); len(seen) > 0 {
+		t.Errorf("BMCs were not ready: %v", seen)
+	}
+	if told := f.told() - before; told != 0 {
+		t.Errorf("the frontend had to act %d times at last", told)
 	}
 }
 

@@ -123,6 +123,9 @@ type Config struct {
 	// how long a BMC that could not be reached is not Ready yet when it is served; 0:
 	// registry.DefaultHandOverTime.
 	RouteTime time.Duration
+	// OpenTime is how long a new leader waits for one more of the BMCs to be looked at
+	// before it tells frontends of those that it knows; 0: DefaultOpenTime.
+	OpenTime time.Duration
 	// Webhooks are the admission webhooks; nil: there are none.
 	Webhooks Webhooks
 	// OnDefinition is told, before the controller begins, why it does not; empty: it
@@ -162,6 +165,9 @@ func New(config Config) (*Source, error) {
 	}
 	if config.DiscoveryInterval <= 0 {
 		config.DiscoveryInterval = DefaultDiscoveryInterval
+	}
+	if config.OpenTime <= 0 {
+		config.OpenTime = DefaultOpenTime
 	}
 	if config.RouteTime <= 0 {
 		config.RouteTime = registry.DefaultHandOverTime
@@ -652,14 +658,16 @@ func (s *Source) lead(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	group.Go(func() {
-		select {
-		case <-s.start.empty:
-		case <-time.After(openTime):
-			s.config.Log.WarnContext(ctx, "some BMCs can't be reconciled; the registry opens without them", "bmcs", s.start.left())
-		case <-ctx.Done():
+		if !s.start.all(ctx, s.config.OpenTime) {
 			return
 		}
-		s.registry.Open(expected...)
+		unknown := s.start.left()
+		if len(unknown) > 0 {
+			s.config.Log.WarnContext(ctx, "some BMCs can't be reconciled; frontends serve them as they did before", "bmcs", len(unknown))
+		}
+		s.start.open()
+		s.registry.Open(unknown, expected...)
+		s.addAll(ctx)
 	})
 	group.Go(func() {
 		for {

@@ -5,6 +5,8 @@ package reconciler
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,9 +15,9 @@ import (
 
 // Times of a controller's start.
 const (
-	// openTime is how long it waits for the BMCs that there are, one of which may
-	// fail for long.
-	openTime = 30 * time.Second
+	// DefaultOpenTime is how long it waits for one more of the BMCs that there are,
+	// some of which may fail for long.
+	DefaultOpenTime = 10 * time.Second
 	// graceTime is how long it waits for the frontends' answers before it says
 	// that they do not serve.
 	graceTime = registry.DefaultSettleTime + 6*time.Second
@@ -29,6 +31,8 @@ type start struct {
 	todo  map[registry.Ref]struct{} // BMCs that have not been looked at yet
 	empty chan struct{}             // closed when there are none
 	grace time.Time                 // until when frontends may not have answered
+	// opened: the registry answers, or is about to.
+	opened bool
 }
 
 func newStart() *start {
@@ -79,11 +83,47 @@ func (s *start) pending(ref registry.Ref) bool {
 	return ok
 }
 
-// left is how many BMCs have not been looked at yet.
-func (s *start) left() int {
+// left are the BMCs that have not been looked at yet.
+func (s *start) left() []registry.Ref {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.todo)
+	return slices.Collect(maps.Keys(s.todo))
+}
+
+// all waits until all BMCs have been looked at, or none has for a while: however
+// many there are and however slow the API server is, that takes longer only where
+// something fails. It is false when the context ends before.
+func (s *start) all(ctx context.Context, while time.Duration) bool {
+	left := len(s.left())
+	for {
+		select {
+		case <-s.empty:
+			return true
+		case <-ctx.Done():
+			return false
+		case <-time.After(while):
+		}
+		now := len(s.left())
+		if now == left {
+			return true
+		}
+		left = now
+	}
+}
+
+// open says that the registry answers.
+func (s *start) open() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.opened = true
+}
+
+// opening tells whether the registry waits for BMCs to be looked at: what others do
+// not wait for comes later.
+func (s *start) opening() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.opened
 }
 
 // settling tells whether frontends may not have answered yet.

@@ -107,6 +107,8 @@ type Registry struct {
 	settled bool
 	// expected are replicas without which the registry does not settle early.
 	expected []ReplicaID
+	// unknown are BMCs that there are and of which nothing has been put yet.
+	unknown map[Ref]struct{}
 	// settleBy is when it settles anyway.
 	settleBy time.Time
 	bmcs     map[Ref]*bmc
@@ -165,6 +167,9 @@ type replica struct {
 	draining bool
 	left     time.Time // when it was last connected
 	holdings map[Ref]*holding
+	// kept are BMCs that it was told to leave as they are, and that it may have of
+	// an earlier controller.
+	kept map[Ref]struct{}
 }
 
 func (r *replica) group() groupID { return groupID{r.Protocol, r.Agent} }
@@ -223,15 +228,45 @@ func New(config Config) (*Registry, error) {
 	return r, nil
 }
 
-// Open says that all BMCs have been put that there are. Expected are the replicas
-// that clients are being sent to: the registry answers its first subscriber when
-// they have all subscribed, or SettleTime after the start of Run, so that BMCs do
-// not move to and fro because a replica was the first to find a new controller.
-func (r *Registry) Open(expected ...ReplicaID) {
+// Open says that all BMCs have been put that there are, but for some of which
+// nothing is known yet: replicas leave those as they are until they are put or
+// removed. Expected are the replicas that clients are being sent to: the registry
+// answers its first subscriber when they have all subscribed, or SettleTime after
+// the start of Run, so that BMCs do not move to and fro because a replica was the
+// first to find a new controller. It is called once.
+func (r *Registry) Open(unknown []Ref, expected ...ReplicaID) {
 	r.mu.Lock()
-	r.opened, r.expected = true, expected
+	r.opened, r.expected, r.unknown = true, expected, map[Ref]struct{}{}
+	for _, ref := range unknown {
+		if r.bmcs[ref] == nil {
+			r.unknown[ref] = struct{}{}
+		}
+	}
 	r.mu.Unlock()
 	signal(r.unsettled)
+}
+
+// learn takes note that a BMC is known now. Replicas that were told to leave it as
+// it is, and do not serve it, are to stop.
+func (r *Registry) learn(ref Ref) {
+	if _, ok := r.unknown[ref]; !ok {
+		return
+	}
+	delete(r.unknown, ref)
+	for _, replica := range r.replicas {
+		if _, ok := replica.kept[ref]; !ok {
+			continue
+		}
+		delete(replica.kept, ref)
+		if replica.holdings[ref] != nil {
+			continue
+		}
+		h := &holding{ref: ref, replica: replica, unsure: true}
+		replica.holdings[ref] = h
+		if replica.connected() {
+			replica.session.enqueue(h)
+		}
+	}
 }
 
 // Run serves subscribers until the context ends; then it ends their streams. It
@@ -443,12 +478,14 @@ func (r *Registry) Put(entry Entry) {
 		r.statusChanged(ref)
 		r.assign(s)
 	}
+	r.learn(ref)
 }
 
 // Remove removes a BMC; one that is not there is no error.
 func (r *Registry) Remove(ref Ref) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	defer r.learn(ref)
 	b := r.bmcs[ref]
 	if b == nil {
 		return

@@ -137,6 +137,7 @@ type frontend struct {
 	mu       sync.Mutex
 	has      map[string]*registryv1.BMC
 	told     []string // since it was last asked
+	unknown  []string // at the end of the first part
 	revision uint64
 	answer   func(*registryv1.Acknowledgement) bool
 }
@@ -197,6 +198,9 @@ func (f *frontend) run(ctx context.Context) {
 			f.told = append(f.told, "-"+ack.GetBmc().GetName())
 		case *registryv1.SubscribeResponse_Synced:
 			f.told = append(f.told, map[bool]string{true: "full", false: "changes"}[payload.Synced.GetFull()])
+			for _, bmc := range payload.Synced.GetUnknown() {
+				f.unknown = append(f.unknown, bmc.GetName())
+			}
 		}
 		answer := ack.GetBmc() != nil && f.answer(ack)
 		f.mu.Unlock()
@@ -265,12 +269,54 @@ func serving(replica string) registry.Status {
 	return registry.Status{Replica: replica, Connected: true, State: registry.Serving}
 }
 
+// Replicas leave as it is what nothing is known of yet. When it is, those that do
+// not serve it stop.
+func TestRegistry_unknown(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.Put(entry("a", "p1"))
+		mine := ownedBy("r-0", "r-1")
+		w.Open([]registry.Ref{ref("a"), ref(mine), ref("gone"), ref("never")})
+		f, other := w.connect("r-0", 0), w.connect("r-1", 0)
+		f.take()
+		other.take()
+		for _, one := range []*frontend{f, other} {
+			if want := []string{mine, "gone", "never"}; !slices.Equal(sorted(one.unknown), sorted(want)) {
+				t.Errorf("%s is told to leave %v, want %v", one.name, one.unknown, want)
+			}
+		}
+		w.Put(entry(mine, "p1"))
+		f.wantTold("+" + mine)
+		other.wantTold("-" + mine)
+		w.Put(entry(mine, "p2"))
+		f.wantTold("+" + mine)
+		other.wantTold()
+
+		// One that was away meanwhile is told when it is back.
+		at := other.at()
+		other.lose()
+		w.Remove(ref("gone"))
+		f.wantTold("-gone")
+		other = w.connect("r-1", at)
+		other.wantTold("-gone", "changes")
+		w.Remove(ref("gone"))
+		f.wantTold()
+		w.connect("r-2", 0)
+		if late := w.connect("r-3", 0); !slices.Equal(late.unknown, []string{"never"}) {
+			t.Errorf("one that is new is told to leave %v", late.unknown)
+		}
+	})
+}
+
+func sorted(list []string) []string { return slices.Sorted(slices.Values(list)) }
+
 func TestRegistry_fullStateThenChanges(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.Put(entry("a", "p1"))
-		w.Open()
+		w.Open(nil)
 		f := w.connect("r-0", 0)
 		f.wantTold("+a", "full")
 		w.wantStatus("a", serving("r-0"))
@@ -312,7 +358,7 @@ func TestRegistry_contentByProtocol(t *testing.T) {
 		w := newWorld(t)
 		whole := entry("a", "p1")
 		w.Put(whole)
-		w.Open()
+		w.Open(nil)
 		i, r := w.connect("i-0", 0), w.connectAs("", redfish, "r-0", 0)
 		i.wantTold("+a", "full")
 		r.wantTold("+a", "full")
@@ -351,7 +397,7 @@ func TestRegistry_resume(t *testing.T) {
 		for _, name := range []string{"a", "b", "c"} {
 			w.Put(entry(name, "p1"))
 		}
-		w.Open()
+		w.Open(nil)
 		f := w.connect("r-0", 0)
 		f.take()
 		f.lose()
@@ -402,7 +448,7 @@ func TestRegistry_changesWithinTheFirstPart(t *testing.T) {
 		w := newWorld(t)
 		w.Put(entry("a", "p1"))
 		w.Put(entry("b", "p1"))
-		w.Open()
+		w.Open(nil)
 		session, err := w.Connect(t.Context(), "", &registryv1.Hello{Protocol: ipmi, Replica: "r-0"})
 		if err != nil {
 			t.Fatal(err)
@@ -432,7 +478,7 @@ func TestRegistry_slowReplica_getsTheNewestOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.Open()
+		w.Open(nil)
 		session, err := w.Connect(t.Context(), "", &registryv1.Hello{Protocol: ipmi, Replica: "r-0"})
 		if err != nil {
 			t.Fatal(err)
@@ -478,7 +524,7 @@ func TestRegistry_plannedHandOver(t *testing.T) {
 		w := newWorld(t)
 		name := ownedBy("new", "old")
 		w.Put(entry(name, "p1"))
-		w.Open()
+		w.Open(nil)
 		older := w.connect("old", 0)
 		older.wantTold("+"+name, "full")
 		newer, err := w.Connect(t.Context(), "", &registryv1.Hello{Protocol: ipmi, Replica: "new"})
@@ -530,7 +576,7 @@ func TestRegistry_changeWhileHandingOver(t *testing.T) {
 		w := newWorld(t)
 		name := ownedBy("new", "old")
 		w.Put(entry(name, "p1"))
-		w.Open()
+		w.Open(nil)
 		older, newer := w.connect("old", 0), w.connect("new", 0)
 		older.take()
 		newer.wantTold("full")
@@ -555,7 +601,7 @@ func TestRegistry_draining(t *testing.T) {
 		w := newWorld(t)
 		name := ownedBy("a", "b")
 		w.Put(entry(name, "p1"))
-		w.Open()
+		w.Open(nil)
 		a := w.connect("a", 0)
 		b := w.connect("b", 0)
 		a.wantTold("+"+name, "full")
@@ -592,7 +638,7 @@ func TestRegistry_balance(t *testing.T) {
 		for n := range bmcs {
 			w.Put(entry(fmt.Sprintf("bmc-%d", n), "p1"))
 		}
-		w.Open()
+		w.Open(nil)
 		a := w.connect("a", 0)
 		owned := func() map[string]int {
 			synctest.Wait()
@@ -665,7 +711,7 @@ func TestRegistry_balance_failingOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		name := ownedBy("new", "old")
-		w.Open()
+		w.Open(nil)
 		older := w.connect("old", 0)
 		older.mu.Lock()
 		older.answer = func(ack *registryv1.Acknowledgement) bool {
@@ -685,7 +731,7 @@ func TestRegistry_problemOfTheOwner(t *testing.T) {
 		w := newWorld(t)
 		w.Put(entry("a", "p1"))
 		w.wantStatus("a", registry.Status{Problem: "no frontend is connected"})
-		w.Open()
+		w.Open(nil)
 		f := w.connect("r-0", 0)
 		f.mu.Lock()
 		f.answer = func(ack *registryv1.Acknowledgement) bool {
@@ -712,7 +758,7 @@ func TestRegistry_replicaWithoutAnswers_losesItsBMCs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		name := ownedBy("mute", "other")
-		w.Open()
+		w.Open(nil)
 		mute, other := w.connect("mute", 0), w.connect("other", 0)
 		mute.mu.Lock()
 		mute.answer = func(*registryv1.Acknowledgement) bool { return false }
@@ -745,7 +791,7 @@ func TestRegistry_settles(t *testing.T) {
 		early.wantTold()
 		w.Put(entry(name, "p1"))
 		early.wantTold()
-		w.Open()
+		w.Open(nil)
 		early.wantTold("+"+name, "full")
 	})
 	for name, late := range map[string]time.Duration{"comes": 2 * time.Second, "does not come": 0} {
@@ -755,7 +801,7 @@ func TestRegistry_settles(t *testing.T) {
 				w := newWorld(t)
 				name := ownedBy("late", "early")
 				w.Put(entry(name, "p1"))
-				w.Open(registry.ReplicaID{Protocol: ipmi, Name: "late"}, registry.ReplicaID{Protocol: ipmi, Name: "early"})
+				w.Open(nil, registry.ReplicaID{Protocol: ipmi, Name: "late"}, registry.ReplicaID{Protocol: ipmi, Name: "early"})
 				early := w.connect("early", 0)
 				time.Sleep(registry.DefaultSettleTime - 3*time.Second)
 				if late > 0 {
@@ -782,7 +828,7 @@ func TestRegistry_agent(t *testing.T) {
 		dedicated.Agent = agent
 		w.Put(dedicated)
 		w.Put(entry("b", "p1"))
-		w.Open()
+		w.Open(nil)
 		own, shared, stranger := w.connectAs(agent, ipmi, "r-0", 0), w.connect("r-0", 0), w.connectAs("stranger", ipmi, "r-0", 0)
 		own.wantTold("+a", "full")
 		if d := cmp.Diff([]registry.Ref{ref("a")}, own.BMCs()); d != "" {
@@ -886,7 +932,7 @@ func TestRegistry_otherGroup_handsOver(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				w.Put(entry("a", "p1"))
-				w.Open()
+				w.Open(nil)
 				shared, own := w.connect("r-0", 0), w.connectAs(agent, ipmi, "r-0", 0)
 				shared.wantTold("+a", "full")
 				own.wantTold("full")
@@ -911,7 +957,7 @@ func TestRegistry_Connected(t *testing.T) {
 		}
 		want("at first", "", false, ipmi)
 		want("at first", "", true)
-		w.Open()
+		w.Open(nil)
 		own := w.connectAs(agent, ipmi, "r-0", 0)
 		want("with the one", agent, true, ipmi)
 		want("with the one", agent, false, ipmi, redfish)
@@ -932,7 +978,7 @@ func TestRegistry_secondStreamOfAReplica(t *testing.T) {
 		w := newWorld(t)
 		name := ownedBy("a", "b")
 		w.Put(entry(name, "p1"))
-		w.Open()
+		w.Open(nil)
 		a, b := w.connect("a", 0), w.connect("b", 0)
 		b.wantTold("full")
 		second := w.connect("a", a.at())
@@ -953,7 +999,7 @@ func TestRegistry_strayAcknowledgements(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.Put(entry("a", "p1"))
-		w.Open()
+		w.Open(nil)
 		f := w.connect("r-0", 0)
 		stray := &registryv1.Acknowledgement{Bmc: &referencev1.BMCReference{Namespace: "lab", Name: "unknown"}, Revision: f.at()}
 		old := &registryv1.Acknowledgement{Bmc: &referencev1.BMCReference{Namespace: "lab", Name: "a"}, Revision: f.at() - 1}
@@ -974,7 +1020,7 @@ func TestRegistry_forgetsReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.Put(entry("a", "p1"))
-		w.Open()
+		w.Open(nil)
 		w.connect("r-0", 0).lose()
 		if got := len(w.Replicas(ipmi)); got != 1 {
 			t.Errorf("%d replicas are known", got)
@@ -994,7 +1040,7 @@ func TestRegistry_notRunning_refuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Put(entry("a", "p1"))
-	r.Open()
+	r.Open(nil)
 	for _, protocol := range []registryv1.Protocol{ipmi, 0, 99} {
 		want := errorsv1.Reason_REASON_HYPERVISOR_UNAVAILABLE
 		if protocol != ipmi {
@@ -1011,7 +1057,7 @@ func TestRegistry_metrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.Put(entry("a", "p1"))
-		w.Open()
+		w.Open(nil)
 		w.connect("r-0", 0)
 		families, err := w.metrics.Gather()
 		if err != nil {

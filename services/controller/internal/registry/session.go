@@ -5,6 +5,7 @@ package registry
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"kubevirtbmc.dev/pkg/grpcstatus"
 	"kubevirtbmc.dev/pkg/logkey"
 	errorsv1 "kubevirtbmc.dev/proto/gen/go/bmc/errors/v1"
+	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
 	registryv1 "kubevirtbmc.dev/proto/gen/go/bmc/registry/v1"
 )
 
@@ -245,7 +247,7 @@ func (s *Session) next() (*registryv1.SubscribeResponse, error) {
 			s.synced = true
 			return &registryv1.SubscribeResponse{
 				Revision: r.revision,
-				Payload:  &registryv1.SubscribeResponse_Synced{Synced: &registryv1.Synced{Full: s.full}},
+				Payload:  &registryv1.SubscribeResponse_Synced{Synced: &registryv1.Synced{Full: s.full, Unknown: s.keep()}},
 			}, nil
 		}
 		if len(s.queue) == 0 {
@@ -264,6 +266,20 @@ func (s *Session) next() (*registryv1.SubscribeResponse, error) {
 			delete(s.replica.holdings, h.ref) // It was never told.
 		}
 	}
+}
+
+// keep returns the BMCs that the replica is to leave as they are. One that was told
+// so before, by this registry, does.
+func (s *Session) keep() []*referencev1.BMCReference {
+	if !s.full {
+		return nil
+	}
+	s.replica.kept = maps.Clone(s.registry.unknown)
+	var refs []*referencev1.BMCReference
+	for ref := range s.replica.kept {
+		refs = append(refs, ref.Message())
+	}
+	return refs
 }
 
 // tell makes the message about a BMC.

@@ -801,7 +801,10 @@ type Synced struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The BMCs since the start of the stream were all there are; else they were
 	// those that changed.
-	Full          bool `protobuf:"varint,1,opt,name=full,proto3" json:"full,omitempty"`
+	Full bool `protobuf:"varint,1,opt,name=full,proto3" json:"full,omitempty"`
+	// BMCs of which nothing is known yet, where those were all: what the frontend has
+	// of them stays as it is until the registry says more of them.
+	Unknown       []*v1.BMCReference `protobuf:"bytes,2,rep,name=unknown,proto3" json:"unknown,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -841,6 +844,13 @@ func (x *Synced) GetFull() bool {
 		return x.Full
 	}
 	return false
+}
+
+func (x *Synced) GetUnknown() []*v1.BMCReference {
+	if x != nil {
+		return x.Unknown
+	}
+	return nil
 }
 
 // SubscribeResponse is a message of the server.
@@ -1006,9 +1016,10 @@ const file_bmc_registry_v1_registry_proto_rawDesc = "" +
 	"\x05hello\x18\x01 \x01(\v2\x16.bmc.registry.v1.HelloH\x00R\x05hello\x12L\n" +
 	"\x0facknowledgement\x18\x02 \x01(\v2 .bmc.registry.v1.AcknowledgementH\x00R\x0facknowledgement\x122\n" +
 	"\arenewal\x18\x03 \x01(\v2\x16.bmc.access.v1.RenewalH\x00R\arenewalB\x10\n" +
-	"\apayload\x12\x05\xbaH\x02\b\x01\"\x1c\n" +
+	"\apayload\x12\x05\xbaH\x02\b\x01\"V\n" +
 	"\x06Synced\x12\x12\n" +
-	"\x04full\x18\x01 \x01(\bR\x04full\"\xd9\x01\n" +
+	"\x04full\x18\x01 \x01(\bR\x04full\x128\n" +
+	"\aunknown\x18\x02 \x03(\v2\x1e.bmc.reference.v1.BMCReferenceR\aunknown\"\xd9\x01\n" +
 	"\x11SubscribeResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12.\n" +
 	"\x06upsert\x18\x02 \x01(\v2\x14.bmc.registry.v1.BMCH\x00R\x06upsert\x12:\n" +
@@ -1076,16 +1087,17 @@ var file_bmc_registry_v1_registry_proto_depIdxs = []int32{
 	8,  // 12: bmc.registry.v1.SubscribeRequest.hello:type_name -> bmc.registry.v1.Hello
 	9,  // 13: bmc.registry.v1.SubscribeRequest.acknowledgement:type_name -> bmc.registry.v1.Acknowledgement
 	14, // 14: bmc.registry.v1.SubscribeRequest.renewal:type_name -> bmc.access.v1.Renewal
-	7,  // 15: bmc.registry.v1.SubscribeResponse.upsert:type_name -> bmc.registry.v1.BMC
-	13, // 16: bmc.registry.v1.SubscribeResponse.removal:type_name -> bmc.reference.v1.BMCReference
-	11, // 17: bmc.registry.v1.SubscribeResponse.synced:type_name -> bmc.registry.v1.Synced
-	10, // 18: bmc.registry.v1.RegistryService.Subscribe:input_type -> bmc.registry.v1.SubscribeRequest
-	12, // 19: bmc.registry.v1.RegistryService.Subscribe:output_type -> bmc.registry.v1.SubscribeResponse
-	19, // [19:20] is the sub-list for method output_type
-	18, // [18:19] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	13, // 15: bmc.registry.v1.Synced.unknown:type_name -> bmc.reference.v1.BMCReference
+	7,  // 16: bmc.registry.v1.SubscribeResponse.upsert:type_name -> bmc.registry.v1.BMC
+	13, // 17: bmc.registry.v1.SubscribeResponse.removal:type_name -> bmc.reference.v1.BMCReference
+	11, // 18: bmc.registry.v1.SubscribeResponse.synced:type_name -> bmc.registry.v1.Synced
+	10, // 19: bmc.registry.v1.RegistryService.Subscribe:input_type -> bmc.registry.v1.SubscribeRequest
+	12, // 20: bmc.registry.v1.RegistryService.Subscribe:output_type -> bmc.registry.v1.SubscribeResponse
+	20, // [20:21] is the sub-list for method output_type
+	19, // [19:20] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_bmc_registry_v1_registry_proto_init() }

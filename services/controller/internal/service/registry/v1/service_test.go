@@ -318,7 +318,7 @@ func TestSubscribe_thousandBMCsOnThreeReplicas(t *testing.T) {
 	t.Parallel()
 	const bmcs = 1000
 	c := start(t, "", entries(bmcs, "p1"))
-	c.Open()
+	c.Open(nil)
 	r := []*replica{join(t, c.address, "r-0"), join(t, c.address, "r-1"), join(t, c.address, "r-2")}
 	before, since := settled(t, c, bmcs, "p1", r...), time.Now()
 	eventually(t, "share for each", func() bool {
@@ -368,7 +368,7 @@ func TestSubscribe_thousandBMCsOnThreeReplicas(t *testing.T) {
 		t.Errorf("without a controller %d BMCs are served", n)
 	}
 	c = start(t, c.address, entries(bmcs-1, "p1"))
-	c.Open(
+	c.Open(nil,
 		registry.ReplicaID{Protocol: ipmi, Name: "r-0"},
 		registry.ReplicaID{Protocol: ipmi, Name: "r-1"},
 		registry.ReplicaID{Protocol: ipmi, Name: "r-2"},
@@ -390,7 +390,7 @@ func TestSubscribe_deadReplica(t *testing.T) {
 	t.Parallel()
 	const bmcs = 1500
 	c := start(t, "", entries(bmcs, "p1"))
-	c.Open()
+	c.Open(nil)
 	r := []*replica{join(t, c.address, "r-0"), join(t, c.address, "r-1"), join(t, c.address, "r-2")}
 	eventually(t, "share for each", func() bool {
 		settled(t, c, bmcs, "p1", r...)
@@ -430,7 +430,7 @@ func TestSubscribe_deadReplica(t *testing.T) {
 func TestSubscribe_refuses(t *testing.T) {
 	t.Parallel()
 	c := start(t, "", entries(1, "p1"))
-	c.Open()
+	c.Open(nil)
 	client := registryv1.NewRegistryServiceClient(dial(t, c.address))
 	ack := &registryv1.SubscribeRequest{Payload: &registryv1.SubscribeRequest_Acknowledgement{Acknowledgement: &registryv1.Acknowledgement{
 		Bmc: &referencev1.BMCReference{Namespace: "lab", Name: name(0)}, Revision: 1, Serving: true,
@@ -475,7 +475,7 @@ func TestSubscribe_agent(t *testing.T) {
 	list[0].Agent, list[1].Agent = "agent-of-a", "agent-of-a"
 	c := start(t, "", list[:1])
 	c.Put(list[2])
-	c.Open()
+	c.Open(nil)
 	c.rights.set("agent-of-a", "lab/"+name(0))
 	c.rights.set("in-doubt", grpcstatus.New(errorsv1.Reason_REASON_HYPERVISOR_UNAVAILABLE, "nobody knows"))
 	subscribe := func(token string) (registryv1.RegistryService_SubscribeClient, func() (string, error)) {
@@ -565,7 +565,7 @@ func TestSubscribe_agent(t *testing.T) {
 // stream or go on, and other frontends get what is theirs.
 func FuzzSubscribe(f *testing.F) {
 	c := start(f, "", entries(20, "p1"))
-	c.Open()
+	c.Open(nil)
 	steady := join(f, c.address, "steady")
 	client := registryv1.NewRegistryServiceClient(dial(f, c.address))
 	f.Add([]byte{0, 1, 2, 3}, uint64(0))
@@ -612,7 +612,7 @@ func FuzzSubscribe(f *testing.F) {
 func BenchmarkHandOver500(b *testing.B) {
 	const bmcs = 1000
 	c := start(b, "", entries(bmcs, "p1"))
-	c.Open()
+	c.Open(nil)
 	stays := join(b, c.address, "stays")
 	for b.Loop() {
 		b.StopTimer()
@@ -649,7 +649,7 @@ func BenchmarkMemoryPerBMC(b *testing.B) {
 		list := entries(bmcs, "password")
 		bare := measure()
 		c := start(b, "", list)
-		c.Open()
+		c.Open(nil)
 		var session *registry.Session
 		eventually(b, "session", func() (ok bool) {
 			var err error
@@ -678,7 +678,7 @@ func BenchmarkMemoryPerBMC(b *testing.B) {
 func TestSubscribe_controllerEnds(t *testing.T) {
 	t.Parallel()
 	c := start(t, "", entries(1, "p1"))
-	c.Open()
+	c.Open(nil)
 	subscribe := func(name string) (stream grpc.BidiStreamingClient[registryv1.SubscribeRequest, registryv1.SubscribeResponse], leave func()) {
 		ctx, cancel := context.WithCancel(t.Context())
 		stream, err := registryv1.NewRegistryServiceClient(dial(t, c.address)).Subscribe(ctx)
