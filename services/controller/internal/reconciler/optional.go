@@ -48,19 +48,17 @@ type optional struct {
 	knownOnce sync.Once
 }
 
-// Start implements manager.Runnable. It ends when there is nothing left to see.
+// Start implements manager.Runnable. It goes on when all can be seen, for a right can
+// be taken away; answers of rights count for haveTime, so that costs little.
 func (o *optional) Start(ctx context.Context) error {
 	ticker := time.NewTicker(o.interval)
 	defer ticker.Stop()
 	for {
-		done, err := o.look(ctx)
+		err := o.look(ctx)
 		if err != nil {
 			o.log.WarnContext(ctx, "can't find out what the controller may do", "role", o.role.name, logkey.Error, err.Error())
 		} else {
 			o.knownOnce.Do(func() { close(o.known) })
-		}
-		if done {
-			return nil
 		}
 		select {
 		case <-ctx.Done():
@@ -74,16 +72,16 @@ func (o *optional) Start(ctx context.Context) error {
 // before they are needed.
 func (o *optional) NeedLeaderElection() bool { return false }
 
-// look finds out what can be seen, and begins with what is new of it. It is done
-// when that is all.
-func (o *optional) look(ctx context.Context) (done bool, err error) {
+// look finds out what can be seen, begins with what is new of it and ends with what
+// can't be seen any more.
+func (o *optional) look(ctx context.Context) error {
 	lacks := map[string]string{}
 	var may []string
 	for _, namespace := range o.namespaces {
 		why, err := o.rights.lack(ctx, o.role, namespace)
 		switch {
 		case err != nil:
-			return false, err
+			return err
 		case why != "":
 			lacks[namespace] = why
 		default:
@@ -95,7 +93,7 @@ func (o *optional) look(ctx context.Context) (done bool, err error) {
 	sees := o.cache != nil && len(lacks) == len(before) || o.cache == nil && len(may) == 0
 	o.mu.RUnlock()
 	if sees && maps.Equal(lacks, before) {
-		return len(lacks) == 0, nil
+		return nil
 	}
 	for _, namespace := range slices.Sorted(maps.Keys(lacks)) {
 		if lacks[namespace] != before[namespace] {
@@ -105,10 +103,11 @@ func (o *optional) look(ctx context.Context) (done bool, err error) {
 	var now cache.Cache
 	var stop context.CancelFunc
 	if len(may) > 0 {
+		var err error
 		now, stop, err = o.watch(ctx, may)
 		switch {
 		case ctx.Err() != nil:
-			return true, nil //nolint:nilerr // It failed because the process ends.
+			return nil //nolint:nilerr // It failed because the process ends.
 		case err != nil:
 			for _, namespace := range may {
 				lacks[namespace] = fmt.Sprintf("what ClusterRole %s is for can't be read: %v", o.role.name, err)
@@ -123,7 +122,7 @@ func (o *optional) look(ctx context.Context) (done bool, err error) {
 	o.cache, o.stop, o.lacks = now, stop, lacks
 	o.mu.Unlock()
 	o.changed()
-	return len(lacks) == 0, nil
+	return nil
 }
 
 // watch fills a cache.

@@ -24,7 +24,7 @@ import (
 // shows in what the API server refuses then.
 const (
 	lackTime = 10 * time.Second
-	haveTime = 10 * time.Minute
+	haveTime = 5 * time.Minute
 )
 
 // role is a ClusterRole that may be left out.
