@@ -102,6 +102,11 @@ test-integration: bin/gotestsum ## Run the suites on real KubeVirt (KUBECONFIG's
 	hack/with-cluster.sh api hack/test.sh controller-alone services/controller -tags integration -count 1 -p 1 -timeout 10m -run 'TestInstance|TestRebootPolicies|TestRollout|TestAPIs_of_others|TestDefinition_earlier' ./internal/reconciler ./internal/webhook
 	hack/with-cluster.sh kubevirt hack/integration.sh
 
+.PHONY: test-cert-manager
+test-cert-manager: bin/gotestsum ## Let cert-manager's real controllers renew certificates under load (builds them: minutes).
+	hack/install-cluster-packages.sh api
+	GOWORK=off FORMAT=standard-verbose hack/with-cluster.sh api hack/test.sh cert-manager test -tags integration -count 1 -timeout 20m -v -run 'TestCertManager_underLoadOfKubernetes' ./processes
+
 .PHONY: e2e
 e2e: bin/gotestsum bin/grpcurl clients ## Drive a running VM with ipmitool and curl (KUBECONFIG's cluster, else one of level real).
 	hack/install-cluster-packages.sh real
