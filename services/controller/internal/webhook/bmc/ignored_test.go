@@ -34,7 +34,8 @@ func TestValidator_ignored(t *testing.T) {
 		want []string
 	}{
 		"the controller's defaults": {
-			Validator{Mode: v1beta1.FrontendModeShared}, all,
+			Validator{Mode: v1beta1.FrontendModeShared},
+			all,
 			[]string{"spec.frontend.dedicated", "spec.service.nodePorts.ipmi", "spec.service.nodePorts.http"},
 		},
 		"everything by default": {Validator{Mode: v1beta1.FrontendModeDedicated, IPMI: true, HTTP: true}, all, nil},
