@@ -248,10 +248,8 @@ func (s *Store) cached(machine hypervisor.Ref, uid types.UID) *v1beta1.VirtualMa
 
 // machineOf returns the machine that a BMC names.
 func machineOf(bmc *v1beta1.VirtualMachineBMC) (machine hypervisor.Ref, ok bool) {
-	if bmc.Spec.VirtualMachineRef == nil || bmc.Spec.VirtualMachineRef.Name == "" {
-		return hypervisor.Ref{}, false
-	}
-	return hypervisor.Ref{Namespace: bmc.Namespace, Name: bmc.Spec.VirtualMachineRef.Name}, true
+	name := bmc.MachineName()
+	return hypervisor.Ref{Namespace: bmc.Namespace, Name: name}, name != ""
 }
 
 // changed is told of each change of a BMC.

@@ -616,7 +616,7 @@ func (r *bmcs) notOwned(ctx context.Context, want *service, is *corev1.Service) 
 	}
 	var other v1beta1.VirtualMachineBMC
 	err := r.client.Get(ctx, client.ObjectKey{Namespace: want.namespace, Name: owner.Name}, &other)
-	if err == nil && other.UID == owner.UID && machineOf(&other)+serviceSuffix == want.name {
+	if err == nil && other.UID == owner.UID && other.MachineName()+serviceSuffix == want.name {
 		return &trouble{v1beta1.ReasonServiceNotOwned, fmt.Sprintf("Service %s is VirtualMachineBMC %s's", want.name, owner.Name)}
 	}
 	return &trouble{v1beta1.ReasonServiceNotReady, fmt.Sprintf("Service %s of an earlier VirtualMachineBMC is being deleted", want.name)}

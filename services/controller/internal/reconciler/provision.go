@@ -87,10 +87,10 @@ func (s *Source) setupProvisioning(ctx context.Context) error {
 	}
 	ofMachine := func(_ context.Context, object client.Object) []reconcile.Request {
 		bmc, ok := object.(*v1beta1.VirtualMachineBMC)
-		if !ok || machineOf(bmc) == "" {
+		if !ok || bmc.MachineName() == "" {
 			return nil
 		}
-		return []reconcile.Request{requestFor(registry.Ref{Namespace: bmc.Namespace, Name: machineOf(bmc)})}
+		return []reconcile.Request{requestFor(registry.Ref{Namespace: bmc.Namespace, Name: bmc.MachineName()})}
 	}
 	machines := source.Func(func(ctx context.Context, to workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		if err := s.machines.Start(ctx, to); err != nil {

@@ -482,9 +482,9 @@ func (s *Source) setupIndexes(ctx context.Context) error {
 		name   string
 		value  client.IndexerFunc
 	}{
-		{&v1beta1.VirtualMachineBMC{}, indexMachine, value(machineOf)},
-		{&v1beta1.VirtualMachineBMC{}, indexSecret, value(secretOf)},
-		{&v1beta1.VirtualMachineBMC{}, indexCertificate, value(certificateOf)},
+		{&v1beta1.VirtualMachineBMC{}, indexMachine, value((*v1beta1.VirtualMachineBMC).MachineName)},
+		{&v1beta1.VirtualMachineBMC{}, indexSecret, value((*v1beta1.VirtualMachineBMC).AuthSecretName)},
+		{&v1beta1.VirtualMachineBMC{}, indexCertificate, value((*v1beta1.VirtualMachineBMC).CertificateSecretName)},
 		{&corev1.Service{}, indexBMC, byLabel},
 		{&discoveryv1.EndpointSlice{}, indexBMC, byLabel},
 	} {
@@ -787,7 +787,7 @@ func (s *Source) bmcHandler() handler.EventHandler {
 				continue
 			}
 			q.Add(requestFor(registry.Ref{Namespace: bmc.Namespace, Name: bmc.Name}))
-			if machine := machineOf(bmc); machine != "" {
+			if machine := bmc.MachineName(); machine != "" {
 				for _, request := range s.indexed(ctx, bmc.Namespace, indexMachine, machine) {
 					q.Add(request)
 				}

@@ -75,7 +75,7 @@ func wantedOf(bmc *v1beta1.VirtualMachineBMC, defaults Defaults) wanted {
 		http:       defaults.HTTP,
 		override:   cmp.Or(defaults.BootOverride, v1beta1.BootOverrideStrategyTemplate),
 	}
-	w.machine, w.secret = machineOf(bmc), secretOf(bmc)
+	w.machine, w.secret = bmc.MachineName(), bmc.AuthSecretName()
 	if spec.IPMI != nil {
 		set(&w.ipmi, spec.IPMI.Enabled)
 		w.ipmiAsked = spec.IPMI.Enabled != nil
@@ -89,7 +89,7 @@ func wantedOf(bmc *v1beta1.VirtualMachineBMC, defaults Defaults) wanted {
 	if spec.Redfish != nil {
 		if https := spec.Redfish.HTTPS; https != nil {
 			set(&w.https, https.Enabled)
-			w.certificate = certificateOf(bmc)
+			w.certificate = bmc.CertificateSecretName()
 		}
 		if http := spec.Redfish.HTTP; http != nil {
 			set(&w.http, http.Enabled)
@@ -124,31 +124,6 @@ func set(value, to *bool) {
 	if to != nil {
 		*value = *to
 	}
-}
-
-// machineOf returns the name of a BMC's VirtualMachine; empty: it names none.
-func machineOf(bmc *v1beta1.VirtualMachineBMC) string {
-	if bmc.Spec.VirtualMachineRef == nil {
-		return ""
-	}
-	return bmc.Spec.VirtualMachineRef.Name
-}
-
-// secretOf returns the name of a BMC's Secret; empty: it names none.
-func secretOf(bmc *v1beta1.VirtualMachineBMC) string {
-	if bmc.Spec.AuthSecretRef == nil {
-		return ""
-	}
-	return bmc.Spec.AuthSecretRef.Name
-}
-
-// certificateOf returns the name of the Secret with a BMC's certificate; empty: it
-// names none.
-func certificateOf(bmc *v1beta1.VirtualMachineBMC) string {
-	if bmc.Spec.Redfish == nil || bmc.Spec.Redfish.HTTPS == nil || bmc.Spec.Redfish.HTTPS.CertificateSecretRef == nil {
-		return ""
-	}
-	return bmc.Spec.Redfish.HTTPS.CertificateSecretRef.Name
 }
 
 func (w *wanted) serviceName() string { return w.machine + serviceSuffix }

@@ -91,14 +91,14 @@ func (v *Validator) validate(ctx context.Context, before, bmc *v1beta1.VirtualMa
 	if before.Name == "" {
 		c.name()
 	}
-	if machine := machineOf(bmc); before.Name == "" || machine != machineOf(before) {
+	if machine := bmc.MachineName(); before.Name == "" || machine != before.MachineName() {
 		if err := c.machine(ctx, machine); err != nil {
 			return nil, err
 		}
 	}
-	name := secretOf(bmc)
+	name := bmc.AuthSecretName()
 	switch {
-	case before.Name == "" || name != secretOf(before):
+	case before.Name == "" || name != before.AuthSecretName():
 		if err := c.secret(ctx, name, true); err != nil {
 			return nil, err
 		}
@@ -125,27 +125,6 @@ func (v *Validator) ipmi(bmc *v1beta1.VirtualMachineBMC) bool {
 		return *ipmi.Enabled
 	}
 	return v.IPMI
-}
-
-func machineOf(bmc *v1beta1.VirtualMachineBMC) string {
-	if bmc.Spec.VirtualMachineRef == nil {
-		return ""
-	}
-	return bmc.Spec.VirtualMachineRef.Name
-}
-
-func secretOf(bmc *v1beta1.VirtualMachineBMC) string {
-	if bmc.Spec.AuthSecretRef == nil {
-		return ""
-	}
-	return bmc.Spec.AuthSecretRef.Name
-}
-
-func certificateOf(bmc *v1beta1.VirtualMachineBMC) string {
-	if redfish := bmc.Spec.Redfish; redfish != nil && redfish.HTTPS != nil && redfish.HTTPS.CertificateSecretRef != nil {
-		return redfish.HTTPS.CertificateSecretRef.Name
-	}
-	return ""
 }
 
 // check is the validation of one BMC.
@@ -193,7 +172,7 @@ func (c *check) machine(ctx context.Context, machine string) error {
 		return fmt.Errorf("list BMCs: %w", err)
 	}
 	for n := range all.Items {
-		if other := &all.Items[n]; other.Name != c.bmc.Name && other.DeletionTimestamp == nil && machineOf(other) == machine {
+		if other := &all.Items[n]; other.Name != c.bmc.Name && other.DeletionTimestamp == nil && other.MachineName() == machine {
 			c.refuse(field.Invalid(machinePath, machine, fmt.Sprintf("the machine has a BMC already: VirtualMachineBMC %s", other.Name)))
 			break
 		}
@@ -237,8 +216,8 @@ func (c *check) secret(ctx context.Context, name string, all bool) error {
 // certificate warns of a Secret that is no certificate of Redfish, where it is
 // named anew: HTTPS is not served until it is.
 func (c *check) certificate(ctx context.Context, before *v1beta1.VirtualMachineBMC) error {
-	name := certificateOf(c.bmc)
-	if name == "" || name == certificateOf(before) {
+	name := c.bmc.CertificateSecretName()
+	if name == "" || name == before.CertificateSecretName() {
 		return nil
 	}
 	var secret corev1.Secret
