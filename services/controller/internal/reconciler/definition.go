@@ -122,7 +122,7 @@ func (d *definition) run(ctx context.Context) {
 	defer ticker.Stop()
 	fitted, said := false, ""
 	for {
-		problem, fit := d.look(ctx)
+		problem, fit := d.look()
 		if problem != "" && problem != said && ctx.Err() == nil {
 			d.log.ErrorContext(ctx, "the CustomResourceDefinition is not this version's", "waits", !fit && !fitted, logkey.Error, problem)
 			d.events.Eventf(d.regarding, nil, corev1.EventTypeWarning, reasonDefinition, "ReadDefinition", "%s", problem)
@@ -153,7 +153,7 @@ func (d *definition) run(ctx context.Context) {
 
 // look returns what is the matter with the definition, and whether the controller
 // can work with it all the same.
-func (d *definition) look(ctx context.Context) (problem string, fit bool) {
+func (d *definition) look() (problem string, fit bool) {
 	lacks, served, err := d.lacks()
 	switch {
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
