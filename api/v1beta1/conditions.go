@@ -29,7 +29,7 @@ const (
 	// valid now. Left out where HTTPS is off.
 	ConditionCertificateReady = "CertificateReady"
 	// ConditionHypervisorAvailable is True when KubeVirt's API is served. Logins
-	// work without it, actions don't.
+	// to BMCs that were served before work without it, actions don't.
 	ConditionHypervisorAvailable = "HypervisorAvailable"
 	// ConditionVirtualMediaAvailable is True when media can be inserted, which
 	// takes CDI's API.
@@ -70,6 +70,9 @@ const (
 	ReasonVirtualMachineFound = "VirtualMachineFound"
 	// ReasonVirtualMachineNotFound says that it does not, or is not named.
 	ReasonVirtualMachineNotFound = "VirtualMachineNotFound"
+	// ReasonVirtualMachineUnknown says that KubeVirt's API is not served any more; the
+	// BMC is served as before until it is.
+	ReasonVirtualMachineUnknown = "VirtualMachineUnknown"
 	// ReasonVirtualMachineTaken says that an older VirtualMachineBMC has the
 	// machine.
 	ReasonVirtualMachineTaken = "VirtualMachineTaken"

@@ -105,7 +105,7 @@ func leftover(bmc *v1beta1.VirtualMachineBMC, machine types.UID) *bootoverride.L
 // user.
 func (r *bmcs) carryOver(ctx context.Context, bmc *v1beta1.VirtualMachineBMC, o *observation) ([]announcement, error) {
 	left := leftover(bmc, o.machine)
-	if left == nil || o.legacy { // The agent that serves the BMC may restore it.
+	if left == nil || o.legacy || o.unseen { // The agent that serves the BMC may restore it.
 		return nil, nil
 	}
 	if o.machine == "" || o.taken != "" {

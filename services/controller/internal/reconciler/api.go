@@ -239,28 +239,34 @@ func (a *apis) hasCertManager() bool {
 	return a.issuer
 }
 
-// machine returns the UID of a VirtualMachine; empty: it is not there.
-func (a *apis) machine(ctx context.Context, namespace, name string) (types.UID, error) {
-	machine, err := a.get(ctx, namespace, name)
+// machine returns the UID of a VirtualMachine; empty: it is not there, or can't be,
+// since KubeVirt's API is not served. Both are of one look.
+func (a *apis) machine(ctx context.Context, namespace, name string) (uid types.UID, served bool, err error) {
+	machine, served, err := a.find(ctx, namespace, name)
 	if machine == nil {
-		return "", err
+		return "", served, err
 	}
-	return machine.UID, nil
+	return machine.UID, served, nil
 }
 
 // get returns a VirtualMachine; nil: it is not there.
 func (a *apis) get(ctx context.Context, namespace, name string) (*metav1.PartialObjectMetadata, error) {
+	machine, _, err := a.find(ctx, namespace, name)
+	return machine, err
+}
+
+func (a *apis) find(ctx context.Context, namespace, name string) (machine *metav1.PartialObjectMetadata, served bool, err error) {
 	a.mu.RLock()
 	machines := a.hypervisor
 	a.mu.RUnlock()
 	if machines == nil || name == "" {
-		return nil, nil
+		return nil, machines != nil, nil
 	}
-	machine := metadataOf(virtualMachine)
+	machine = metadataOf(virtualMachine)
 	if err := machines.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, machine); err != nil {
-		return nil, client.IgnoreNotFound(err)
+		return nil, true, client.IgnoreNotFound(err)
 	}
-	return machine, nil
+	return machine, true, nil
 }
 
 // list returns the VirtualMachines of a namespace, or of all.

@@ -282,6 +282,11 @@ func (r *bmcs) reconcile(ctx context.Context, bmc *v1beta1.VirtualMachineBMC) (r
 	if err := r.observeMachine(ctx, bmc, &o); err != nil {
 		return reconcile.Result{}, err
 	}
+	has, err := r.services(ctx, o.want)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	o.unseen = !o.hypervisor && slices.ContainsFunc(has, func(is *corev1.Service) bool { return is.Name == o.want.serviceName() })
 	o.want.mode = modeInUse(bmc.Status.Frontend, o.want.target, !o.served() || r.connected(o.want))
 	w := o.want
 	credentials, err := r.readCredentials(ctx, &o)
@@ -291,10 +296,6 @@ func (r *bmcs) reconcile(ctx context.Context, bmc *v1beta1.VirtualMachineBMC) (r
 	others, err := r.accounts.Accounts(ctx, w.ref)
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("read further accounts: %w", err)
-	}
-	has, err := r.services(ctx, w)
-	if err != nil {
-		return reconcile.Result{}, err
 	}
 	o.lostIPMI = losesIPMI(bmc, w, has)
 	if w.mode != v1beta1.FrontendModeDedicated && o.served() {
@@ -395,7 +396,7 @@ func (r *bmcs) observeMachine(ctx context.Context, bmc *v1beta1.VirtualMachineBM
 	}
 	o.taken = takenBy(bmc, all.Items)
 	var err error
-	if o.machine, err = r.apis.machine(ctx, bmc.Namespace, o.want.machine); err != nil {
+	if o.machine, o.hypervisor, err = r.apis.machine(ctx, bmc.Namespace, o.want.machine); err != nil {
 		return fmt.Errorf("find VirtualMachine %s: %w", o.want.machine, err)
 	}
 	if o.machine == "" || o.taken != "" {
@@ -744,8 +745,12 @@ func (r *bmcs) statusOf(bmc *v1beta1.VirtualMachineBMC, o *observation, allocate
 		Frontend:           frontendStatus(o.want, allocated, o.frontends),
 		BootOverride:       overrideStatus(o.machine, o.override),
 	}
-	if o.legacy && leftover(bmc, o.machine) != nil {
-		// It is the agent's for as long as that serves the BMC.
+	if o.unseen {
+		status.BootOverride = bmc.Status.BootOverride
+	}
+	if (o.legacy || o.unseen) && leftover(bmc, o.machine) != nil {
+		// It is the agent's for as long as that serves the BMC, and can't be carried over
+		// without the machine.
 		status.ObservedGeneration, status.BootOverride = 0, bmc.Status.BootOverride
 	}
 	if o.service != nil {

@@ -33,6 +33,10 @@ type observation struct {
 	// BMC that has it, if that is another.
 	machine types.UID
 	taken   string
+	// unseen tells whether the machine was there when KubeVirt's API was served last:
+	// there is a Service. Clients keep their address and can log in until it is known
+	// that there is no machine.
+	unseen bool
 	// override is the boot override that counts for the machine's next instance;
 	// bypassed is the last one that came to nothing.
 	override *bootoverride.View
@@ -87,7 +91,7 @@ var ours = []string{
 
 // served tells whether frontends are to serve the BMC.
 func (o *observation) served() bool {
-	return o.machine != "" && o.taken == "" && len(o.want.protocols()) > 0
+	return (o.machine != "" || o.unseen) && o.taken == "" && len(o.want.protocols()) > 0
 }
 
 // conditions are those of a BMC, without the times of their transitions.
@@ -147,6 +151,11 @@ func (o *observation) machineAvailable() metav1.Condition {
 	case o.taken != "":
 		return no(v1beta1.ConditionVirtualMachineAvailable, v1beta1.ReasonVirtualMachineTaken,
 			fmt.Sprintf("VirtualMachine %s has an older VirtualMachineBMC, %s", o.want.machine, o.taken))
+	case o.unseen:
+		return metav1.Condition{
+			Type: v1beta1.ConditionVirtualMachineAvailable, Status: metav1.ConditionUnknown, Reason: v1beta1.ReasonVirtualMachineUnknown,
+			Message: "whether the VirtualMachine exists is not known without KubeVirt's API; clients can log in",
+		}
 	case !o.hypervisor:
 		return missing("there are no VirtualMachines without KubeVirt")
 	case o.machine == "":

@@ -503,11 +503,34 @@ func TestAPIs_of_others(t *testing.T) {
 	s.wantCondition(bmc, v1beta1.ConditionVirtualMediaAvailable, metav1.ConditionTrue, v1beta1.ReasonCDIFound)
 	c.wantServed(s, "cdi.kubevirt.io", 1)
 
+	address, route, told := s.get("vm-virtbmc"), fmt.Sprintf("ipmi UDP %d", udpPort(bmc)), f.told()
+	kept := func() {
+		t.Helper()
+		s.wantCondition(bmc, v1beta1.ConditionReady, metav1.ConditionFalse, v1beta1.ReasonKubeVirtNotFound)
+		s.wantCondition(bmc, v1beta1.ConditionVirtualMachineAvailable, metav1.ConditionUnknown, v1beta1.ReasonVirtualMachineUnknown)
+		s.wantCondition(bmc, v1beta1.ConditionServiceReady, metav1.ConditionTrue, v1beta1.ReasonServiceReady)
+		time.Sleep(time.Second) // Long enough to make the mistake.
+		if is := s.get("vm-virtbmc"); is.UID != address.UID || is.Spec.ClusterIP != address.Spec.ClusterIP || bmc.Status.ClusterIP != address.Spec.ClusterIP {
+			t.Errorf("the Service is another, at %s, in the status at %s, want %s", is.Spec.ClusterIP, bmc.Status.ClusterIP, address.Spec.ClusterIP)
+		}
+		s.wantRoute("vm-virtbmc-ipmi", "10.0.0.10", route)
+		if n := f.told() - told; n != 0 {
+			t.Errorf("the frontend had to act %d times", n)
+		}
+	}
 	s.remove(definition("virtualmachines.kubevirt.io"))
-	s.wantCondition(bmc, v1beta1.ConditionReady, metav1.ConditionFalse, v1beta1.ReasonKubeVirtNotFound)
-	s.eventually("nothing is served", func() error { return equal(len(f.has(ipmi)), 0) })
+	kept()
+	c.stop()
+	c = s.controller()
+	c.wantServed(s, "kubevirt.io", 0)
+	kept()
 	s.wantGone(definition("virtualmachines.kubevirt.io"))
+
+	// With the definition the machines have gone.
 	back()
+	s.wantCondition(bmc, v1beta1.ConditionReady, metav1.ConditionFalse, v1beta1.ReasonVirtualMachineNotFound)
+	s.eventually("nothing is served", func() error { return equal(len(f.has(ipmi)), 0) })
+	s.wantGone(s.service("vm-virtbmc"))
 	s.eventually("a machine", func() error { return s.Create(t.Context(), s.machine("vm")) })
 	s.wantReady(bmc)
 }
