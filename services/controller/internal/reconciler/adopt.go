@@ -45,11 +45,9 @@ const adoptTime = time.Second
 var selectorManagers = []string{"endpointslice-controller.k8s.io", "endpointslicemirroring-controller.k8s.io"}
 
 // legacy tells whether an earlier line may have objects of a BMC: it has written
-// the status and we have not, or there is a Service that we did not make.
+// the status and we have not, or there is a Service that we did not make. A selector
+// in a Service that we have made is somebody's, and no reason to leave the BMC alone.
 func legacy(status *v1beta1.VirtualMachineBMCStatus, is *corev1.Service) bool {
-	if is != nil && len(is.Spec.Selector) > 0 {
-		return true
-	}
 	return status.ObservedGeneration == 0 && (is != nil || status.ClusterIP != "" || len(status.Conditions) > 0)
 }
 
@@ -62,16 +60,19 @@ func (r *bmcs) serving(w wanted) bool {
 	})
 }
 
-// losesIPMI tells whether an earlier line has served a BMC over IPMI that says
-// nothing of it. One whose owner has just taken it out of the BMC knows.
-func losesIPMI(bmc *v1beta1.VirtualMachineBMC, w wanted, has []*corev1.Service) bool {
+// losesIPMI tells whether a BMC has been served over IPMI that says nothing of it and
+// is not any more, as by an earlier line, or under another default. One whose owner
+// has taken it out since this controller leads (had) knows.
+func losesIPMI(bmc *v1beta1.VirtualMachineBMC, w wanted, has []*corev1.Service, had bool) bool {
 	switch {
 	case w.ipmi, w.ipmiAsked:
 		return false
 	case meta.IsStatusConditionTrue(bmc.Status.Conditions, v1beta1.ConditionIPMIDisabledByUpgrade):
 		return true
-	case bmc.Status.ObservedGeneration != 0 && bmc.Status.ObservedGeneration != bmc.Generation:
+	case had:
 		return false
+	case bmc.Status.Frontend != nil && bmc.Status.Frontend.IPMI != nil && bmc.Status.Frontend.IPMI.Port != nil:
+		return true
 	}
 	return slices.ContainsFunc(has, func(is *corev1.Service) bool {
 		return slices.ContainsFunc(is.Spec.Ports, func(port corev1.ServicePort) bool {
@@ -213,12 +214,6 @@ func (r *bmcs) removeSelected(ctx context.Context, w wanted, look bool) error {
 			!slices.Contains(selectorManagers, is.Labels[discoveryv1.LabelManagedBy])
 	})
 	if len(selected) == 0 && !look {
-		return nil
-	}
-	if lacks, err := r.rights.lack(ctx, &roleAdoption, r.scope(w.ref.Namespace)); err != nil {
-		return err
-	} else if lacks != "" {
-		r.log.WarnContext(ctx, "can't remove endpoints that were made of a selector", logkey.Namespace, w.ref.Namespace, logkey.BMC, w.ref.Name, logkey.Error, lacks)
 		return nil
 	}
 	// First Endpoints, of which Kubernetes makes EndpointSlices.

@@ -311,10 +311,12 @@ func TestAdopt_foreign(t *testing.T) {
 func TestSelector(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
+	s.without = []string{"adoption"} // The BMC is ours.
 	s.controller()
 	s.frontend("frontend-0", "10.0.0.10")
 	bmc := s.complete("vm")
 	s.wantReady(bmc)
+	stop := s.watchReady()
 	change(s, s.service("vm-virtbmc"), func(is *corev1.Service) { is.Spec.Selector = map[string]string{"app": "theirs"} })
 	slice := s.slice("vm-virtbmc-abcde")
 	slice.Labels = map[string]string{
@@ -336,4 +338,7 @@ func TestSelector(t *testing.T) {
 		t.Errorf("what people have made: %v", err)
 	}
 	s.wantReady(bmc)
+	if seen := stop(); len(seen) > 0 {
+		t.Errorf("the BMC was not ready: %v", seen)
+	}
 }

@@ -24,12 +24,15 @@ func TestLosesIPMI(t *testing.T) {
 		{Name: "redfish", Port: 80, Protocol: corev1.ProtocolTCP}, {Name: "ipmi", Port: 623, Protocol: corev1.ProtocolUDP},
 	}}}}
 	redfish := []*corev1.Service{{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "redfish", Port: 80, Protocol: corev1.ProtocolTCP}}}}}
+	port := int32(20623)
+	served := &v1beta1.FrontendStatus{IPMI: &v1beta1.IPMIFrontendStatus{Port: &port}}
 	told := []metav1.Condition{{Type: v1beta1.ConditionIPMIDisabledByUpgrade, Status: metav1.ConditionTrue}}
 	for name, tc := range map[string]struct {
 		ipmi     *v1beta1.IPMISpec
 		defaults Defaults
 		status   v1beta1.VirtualMachineBMCStatus
 		services []*corev1.Service
+		had      bool
 		want     bool
 	}{
 		"an object of the first lines":        {services: both, want: true},
@@ -40,7 +43,9 @@ func TestLosesIPMI(t *testing.T) {
 		"it is served still":                  {defaults: Defaults{IPMI: true}, services: both},
 		"it says yes":                         {ipmi: &v1beta1.IPMISpec{Enabled: &on}, services: both},
 		"it says no":                          {ipmi: &v1beta1.IPMISpec{Enabled: &off}, services: both},
-		"its owner took it out just now":      {status: v1beta1.VirtualMachineBMCStatus{ObservedGeneration: 2}, services: both},
+		"its owner took it out just now":      {status: v1beta1.VirtualMachineBMCStatus{ObservedGeneration: 2}, services: both, had: true},
+		"it was changed with the upgrade":     {status: v1beta1.VirtualMachineBMCStatus{ObservedGeneration: 2, Frontend: served}, services: both, want: true},
+		"its Service has been changed":        {status: v1beta1.VirtualMachineBMCStatus{ObservedGeneration: 2, Frontend: served}, services: redfish, want: true},
 		"it goes on to be so":                 {status: v1beta1.VirtualMachineBMCStatus{ObservedGeneration: 2, Conditions: told}, services: redfish, want: true},
 		"until its owner says yes":            {ipmi: &v1beta1.IPMISpec{Enabled: &on}, status: v1beta1.VirtualMachineBMCStatus{Conditions: told}},
 		"until its owner says no":             {ipmi: &v1beta1.IPMISpec{Enabled: &off}, status: v1beta1.VirtualMachineBMCStatus{Conditions: told}},
@@ -52,7 +57,7 @@ func TestLosesIPMI(t *testing.T) {
 			bmc := &v1beta1.VirtualMachineBMC{
 				ObjectMeta: metav1.ObjectMeta{Generation: 3}, Spec: v1beta1.VirtualMachineBMCSpec{IPMI: tc.ipmi}, Status: tc.status,
 			}
-			if got := losesIPMI(bmc, wantedOf(bmc, tc.defaults), tc.services); got != tc.want {
+			if got := losesIPMI(bmc, wantedOf(bmc, tc.defaults), tc.services, tc.had); got != tc.want {
 				t.Errorf("loses IPMI: %v, want %v", got, tc.want)
 			}
 		})
@@ -135,7 +140,7 @@ func TestLegacy(t *testing.T) {
 		"a new BMC":                  {v1beta1.VirtualMachineBMCStatus{}, nil, false},
 		"a new BMC with ports":       {v1beta1.VirtualMachineBMCStatus{Frontend: &v1beta1.FrontendStatus{}}, nil, false},
 		"one of ours":                {v1beta1.VirtualMachineBMCStatus{ObservedGeneration: 1, ClusterIP: "10.96.0.1"}, &corev1.Service{}, false},
-		"a selector put in by hand":  {v1beta1.VirtualMachineBMCStatus{ObservedGeneration: 1}, selecting, true},
+		"a selector put in by hand":  {v1beta1.VirtualMachineBMCStatus{ObservedGeneration: 1}, selecting, false},
 		"a Service of another line":  {v1beta1.VirtualMachineBMCStatus{}, selecting, true},
 		"left before it was written": {v1beta1.VirtualMachineBMCStatus{}, &corev1.Service{}, true},
 		"a machine that was gone":    {v1beta1.VirtualMachineBMCStatus{Conditions: []metav1.Condition{{}}}, nil, true},

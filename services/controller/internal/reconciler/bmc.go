@@ -196,6 +196,8 @@ type bmcs struct {
 	mu sync.Mutex
 	// waiting are the BMCs that wait for a port.
 	waiting map[registry.Ref]struct{}
+	// ipmi are the BMCs that were to be served over IPMI at some time.
+	ipmi    map[registry.Ref]struct{}
 	secrets map[registry.Ref]readSecret
 	applied map[registry.Ref]service
 	// routedSince is when a BMC was first seen to be served that is not Ready yet.
@@ -263,6 +265,7 @@ func (r *bmcs) forget(ref registry.Ref) {
 		r.agents.Forget(ref.Namespace, ref.Name)
 	}
 	r.mu.Lock()
+	delete(r.ipmi, ref)
 	delete(r.secrets, ref)
 	delete(r.provided, ref)
 	delete(r.issued, ref)
@@ -297,7 +300,7 @@ func (r *bmcs) reconcile(ctx context.Context, bmc *v1beta1.VirtualMachineBMC) (r
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("read further accounts: %w", err)
 	}
-	o.lostIPMI = losesIPMI(bmc, w, has)
+	o.lostIPMI = losesIPMI(bmc, w, has, r.hadIPMI(w))
 	if w.mode != v1beta1.FrontendModeDedicated && o.served() {
 		for _, l := range w.listeners() {
 			if _, ok := r.ports.of(l).Allocate(portOwner{w.ref, l}); !ok {
@@ -372,6 +375,18 @@ func (r *bmcs) release(ref registry.Ref) {
 	for _, other := range waiting {
 		r.again.add(other)
 	}
+}
+
+// hadIPMI tells whether a BMC was to be served over IPMI at an earlier look of this
+// controller, whose defaults do not change.
+func (r *bmcs) hadIPMI(w wanted) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, had := r.ipmi[w.ref]
+	if w.ipmi {
+		r.ipmi[w.ref] = struct{}{}
+	}
+	return had
 }
 
 // waits says whether a BMC waits for a port.
@@ -747,6 +762,9 @@ func (r *bmcs) statusOf(bmc *v1beta1.VirtualMachineBMC, o *observation, allocate
 	}
 	if o.unseen {
 		status.BootOverride = bmc.Status.BootOverride
+	}
+	if o.legacy {
+		status.ObservedGeneration = 0 // It has not been taken over.
 	}
 	if (o.legacy || o.unseen) && leftover(bmc, o.machine) != nil {
 		// It is the agent's for as long as that serves the BMC, and can't be carried over

@@ -59,7 +59,6 @@ var (
 		{schema.GroupResource{Resource: "pods"}, removing},
 		{schema.GroupResource{Group: "apps", Resource: "deployments"}, removing},
 		{schema.GroupResource{Resource: "serviceaccounts"}, removing},
-		{schema.GroupResource{Resource: "endpoints"}, removing},
 	}}
 	roleProvisioning = role{"bmc.kubevirt.io:controller:provisioning", []right{
 		{schema.GroupResource{Group: "bmc.kubevirt.io", Resource: "virtualmachinebmcs"}, []string{"create"}},

@@ -500,7 +500,7 @@ func (s *Source) setupBMCs(ctx context.Context, accounts Accounts) error {
 		client: s.manager.GetClient(), live: s.manager.GetAPIReader(), registry: s.registry, apis: s.apis, ports: s.ports,
 		accounts: accounts, defaults: s.config.Defaults, events: s.manager.GetEventRecorder(EventSource), log: s.config.Log,
 		start: s.start, rights: s.rights, scope: s.scope, webhooks: s.webhooksProblem, routes: &s.routes, again: &s.bmcs, moves: s.moves,
-		waiting: map[registry.Ref]struct{}{}, secrets: map[registry.Ref]readSecret{}, applied: map[registry.Ref]service{},
+		waiting: map[registry.Ref]struct{}{}, ipmi: map[registry.Ref]struct{}{}, secrets: map[registry.Ref]readSecret{}, applied: map[registry.Ref]service{},
 		routedSince: map[registry.Ref]time.Time{}, routeTime: s.config.RouteTime,
 		certificates: s.config.Certificates, domain: s.config.ClusterDomain,
 		provided: map[registry.Ref]*provided{}, issued: map[registry.Ref]*served{}, expiries: s.expiries,
