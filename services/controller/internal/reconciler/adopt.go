@@ -36,6 +36,15 @@ import (
 // ServiceAccount and a RoleBinding, and their Services selected it. The Service is
 // kept, with its address, and all else goes.
 
+// What an earlier line's controller makes anew that ran on when its BMCs were taken
+// over, or what there was no right to remove then, is looked for when a controller
+// becomes the leader and every leftTime after, one BMC in leftPause, which is at most
+// 40 requests a second.
+const (
+	leftTime  = 10 * time.Minute
+	leftPause = 100 * time.Millisecond
+)
+
 // adoptTime is how often it is looked whether our frontends serve a BMC whose
 // agent still does.
 const adoptTime = time.Second
@@ -156,6 +165,48 @@ func abandoned(bmc *v1beta1.VirtualMachineBMC, w wanted, why string) []announcem
 		message += fmt.Sprintf("; its firmware was %s", armed.OriginalFirmware)
 	}
 	return []announcement{{corev1.EventTypeWarning, "BootOverrideLeft", "Adopt", shorten(message)}}
+}
+
+// removeLeft removes, until the context ends, agents of earlier lines from BMCs that
+// have been taken over.
+func (r *bmcs) removeLeft(ctx context.Context, list func(context.Context) ([]*v1beta1.VirtualMachineBMC, error)) {
+	wait := func(while time.Duration) bool {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(while):
+			return true
+		}
+	}
+	for {
+		all, err := list(ctx)
+		if err != nil {
+			r.log.WarnContext(ctx, "can't look for what earlier versions have left", logkey.Error, err.Error())
+		}
+		for _, bmc := range all {
+			if err := r.removeLeftOf(ctx, bmc); err != nil && ctx.Err() == nil {
+				r.log.WarnContext(ctx, "can't remove what an earlier version has left", logkey.Namespace, bmc.Namespace, logkey.BMC, bmc.Name, logkey.Error, err.Error())
+			}
+			if !wait(leftPause) {
+				return
+			}
+		}
+		if !wait(r.leftTime) {
+			return
+		}
+	}
+}
+
+func (r *bmcs) removeLeftOf(ctx context.Context, bmc *v1beta1.VirtualMachineBMC) error {
+	if bmc.Status.ObservedGeneration == 0 || bmc.DeletionTimestamp != nil {
+		return nil // Its agent serves it until it is taken over.
+	}
+	if lacks, err := r.rights.lack(ctx, &roleAdoption, r.scope(bmc.Namespace)); err != nil || lacks != "" {
+		return err
+	}
+	w := wantedOf(bmc, r.defaults)
+	w.mode = modeInUse(bmc.Status.Frontend, w.target, false)
+	return r.removeAgent(ctx, w)
 }
 
 // removeAgent removes an earlier line's agent of a BMC: first what lets it act.

@@ -23,6 +23,7 @@ import (
 
 	"kubevirtbmc.dev/api/v1beta1"
 	"kubevirtbmc.dev/pkg/bmcresource"
+	"kubevirtbmc.dev/services/controller/internal/reconciler"
 )
 
 // legacy is what the controller of an earlier line makes of a BMC, and Kubernetes
@@ -275,6 +276,36 @@ func TestAdopt_orphan(t *testing.T) {
 	if bmc.Status.ClusterIP != "" {
 		t.Errorf("the status has address %s", bmc.Status.ClusterIP)
 	}
+}
+
+// TestAdopt_again: the controller of an earlier line that runs on makes its agent
+// anew. It goes again, at the next look.
+func TestAdopt_again(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.controller(func(config *reconciler.Config) { config.LeftTime = time.Second })
+	s.frontend("frontend-0", "10.0.0.10")
+	bmc := s.complete("vm")
+	s.wantReady(bmc)
+	yes := true
+	of := func(name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: s.namespace, Name: name, OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: v1beta1.GroupVersion.String(), Kind: "VirtualMachineBMC", Name: bmc.Name, UID: bmc.UID, Controller: &yes,
+		}}}
+	}
+	labels := map[string]string{v1beta1.LabelVirtualMachineBMCName: bmc.Name}
+	for _, object := range []client.Object{
+		&corev1.ServiceAccount{ObjectMeta: of("vm-virtbmc")},
+		&rbacv1.RoleBinding{ObjectMeta: of("vm-virtbmc-rolebinding"), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"}},
+		&appsv1.Deployment{ObjectMeta: of("vm-virtbmc"), Spec: appsv1.DeploymentSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "virtbmc", Image: "none"}}}},
+		}},
+	} {
+		s.create(object)
+		s.wantGone(object)
+	}
+	s.wantReady(bmc)
 }
 
 // TestAdopt_foreign: objects of those names that are somebody else's stay.

@@ -170,6 +170,8 @@ type bmcs struct {
 	start    *start
 	// routeTime is Config.RouteTime.
 	routeTime time.Duration
+	// leftTime is Config.LeftTime.
+	leftTime time.Duration
 	// certificates issues those of BMCs; nil: frontends serve their own.
 	certificates Certificates
 	// domain of the cluster.

@@ -518,15 +518,31 @@ func TestAPIs_of_others(t *testing.T) {
 			t.Errorf("the frontend had to act %d times", n)
 		}
 	}
-	s.remove(definition("virtualmachines.kubevirt.io"))
+	serve := func(is bool) {
+		t.Helper()
+		change(s, definition("virtualmachines.kubevirt.io"), func(d *unstructured.Unstructured) {
+			for _, version := range d.Object["spec"].(map[string]any)["versions"].([]any) {
+				if version := version.(map[string]any); version["name"] == "v1" {
+					version["served"] = is
+				}
+			}
+		})
+	}
+	serve(false)
 	kept()
 	c.stop()
 	c = s.controller()
 	c.wantServed(s, "kubevirt.io", 0)
 	kept()
-	s.wantGone(definition("virtualmachines.kubevirt.io"))
+	serve(true)
+	s.wantReady(bmc)
+	if is := s.get("vm-virtbmc"); is.UID != address.UID || f.told() != told {
+		t.Errorf("the Service is another, or the frontend had to act")
+	}
 
-	// With the definition the machines have gone.
+	// With the definition its machines go.
+	s.remove(definition("virtualmachines.kubevirt.io"))
+	s.wantGone(definition("virtualmachines.kubevirt.io"))
 	back()
 	s.wantCondition(bmc, v1beta1.ConditionReady, metav1.ConditionFalse, v1beta1.ReasonVirtualMachineNotFound)
 	s.eventually("nothing is served", func() error { return equal(len(f.has(ipmi)), 0) })

@@ -123,6 +123,9 @@ type Config struct {
 	// how long a BMC that could not be reached is not Ready yet when it is served; 0:
 	// registry.DefaultHandOverTime.
 	RouteTime time.Duration
+	// LeftTime is how often it is looked for agents of earlier versions of BMCs that have
+	// been taken over; 0: every 10 minutes.
+	LeftTime time.Duration
 	// OpenTime is how long a new leader waits for one more of the BMCs to be looked at
 	// before it tells frontends of those that it knows; 0: DefaultOpenTime.
 	OpenTime time.Duration
@@ -151,6 +154,8 @@ type Source struct {
 	definition *definition
 	// agents are the objects of dedicated agents; nil: there are none.
 	agents *optional
+	// removeLeft removes what earlier versions have left.
+	removeLeft func(context.Context, func(context.Context) ([]*v1beta1.VirtualMachineBMC, error))
 	// labeled are the namespaces whose labels select machines; nil: none do.
 	labeled *optional
 	// draining keeps an older look at a pod from counting after a newer one.
@@ -165,6 +170,9 @@ func New(config Config) (*Source, error) {
 	}
 	if config.DiscoveryInterval <= 0 {
 		config.DiscoveryInterval = DefaultDiscoveryInterval
+	}
+	if config.LeftTime <= 0 {
+		config.LeftTime = leftTime
 	}
 	if config.OpenTime <= 0 {
 		config.OpenTime = DefaultOpenTime
@@ -501,10 +509,11 @@ func (s *Source) setupBMCs(ctx context.Context, accounts Accounts) error {
 		accounts: accounts, defaults: s.config.Defaults, events: s.manager.GetEventRecorder(EventSource), log: s.config.Log,
 		start: s.start, rights: s.rights, scope: s.scope, webhooks: s.webhooksProblem, routes: &s.routes, again: &s.bmcs, moves: s.moves,
 		waiting: map[registry.Ref]struct{}{}, ipmi: map[registry.Ref]struct{}{}, secrets: map[registry.Ref]readSecret{}, applied: map[registry.Ref]service{},
-		routedSince: map[registry.Ref]time.Time{}, routeTime: s.config.RouteTime,
+		routedSince: map[registry.Ref]time.Time{}, routeTime: s.config.RouteTime, leftTime: s.config.LeftTime,
 		certificates: s.config.Certificates, domain: s.config.ClusterDomain,
 		provided: map[registry.Ref]*provided{}, issued: map[registry.Ref]*served{}, expiries: s.expiries,
 	}
+	s.removeLeft = r.removeLeft
 	b := builder.ControllerManagedBy(s.manager).Named("virtualmachinebmc").
 		WithOptions(controller.Options{MaxConcurrentReconciles: bmcWorkers}).
 		// A BMC's machine may be another's too, who gets it or loses it.
@@ -668,6 +677,7 @@ func (s *Source) lead(ctx context.Context) error {
 		s.start.open()
 		s.registry.Open(unknown, expected...)
 		s.addAll(ctx)
+		s.removeLeft(ctx, s.list)
 	})
 	group.Go(func() {
 		for {
