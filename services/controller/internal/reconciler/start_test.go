@@ -25,7 +25,7 @@ func TestStart_all(t *testing.T) {
 		want time.Duration
 	}{
 		"each comes":    {all, all * each},
-		"some fail":     {all - 3, (all-3)*each/while*while + 2*while},
+		"some fail":     {all - 3, ((all - 3) * each).Truncate(while) + 2*while},
 		"nothing comes": {0, while},
 	} {
 		t.Run(name, func(t *testing.T) {
