@@ -32,9 +32,9 @@ type Config struct {
 	// Listen is the host address to bind, empty for all; the ports come from the
 	// registry.
 	Listen string
-	// Registry, Power, Boot, Media and Inventory are connections to the services.
-	// Nothing is asked of Media yet: virtual media comes with its resources.
-	Registry, Power, Boot, Media, Inventory grpc.ClientConnInterface
+	// Registry, State, Power, Boot, Media and Inventory are connections to the
+	// services. Nothing is asked of Media yet: virtual media comes with its resources.
+	Registry, State, Power, Boot, Media, Inventory grpc.ClientConnInterface
 	// BMC is the only one to serve; nil: those that the registry names.
 	BMC *referencev1.BMCReference
 	// Replica is the unique name of this frontend.
@@ -68,6 +68,7 @@ type Frontend struct {
 func New(cfg Config) (*Frontend, error) {
 	for name, missing := range map[string]bool{
 		"registry": cfg.Registry == nil, "power": cfg.Power == nil, "boot": cfg.Boot == nil, "inventory": cfg.Inventory == nil,
+		"state":   cfg.State == nil,
 		"replica": cfg.Replica == "", "log": cfg.Log == nil,
 	} {
 		if missing {
@@ -76,7 +77,7 @@ func New(cfg Config) (*Frontend, error) {
 	}
 	s, err := server.New(server.Config{
 		Listen:      cfg.Listen,
-		Backend:     backend.New(cfg.Power, cfg.Boot, cfg.Inventory),
+		Backend:     backend.New(cfg.Power, cfg.Boot, cfg.Inventory, cfg.State),
 		Certificate: cfg.Certificate,
 		Version:     cmp.Or(cfg.Version, version()),
 		Log:         cfg.Log,

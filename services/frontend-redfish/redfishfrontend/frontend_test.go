@@ -73,7 +73,7 @@ func TestFrontend_followsTheRegistry(t *testing.T) {
 	readiness := make(chan bool, 4)
 	var log strings.Builder
 	f, err := New(Config{
-		Listen: "127.0.0.1", Registry: registry.Serve(t), Power: backend, Boot: backend, Media: backend, Inventory: backend,
+		Listen: "127.0.0.1", Registry: registry.Serve(t), Power: backend, Boot: backend, Media: backend, Inventory: backend, State: backend,
 		Replica: "replica-1", Log: slog.New(slog.NewJSONHandler(&log, nil)), Metrics: metrics,
 		OnReady: func(ready bool) { readiness <- ready },
 	})
@@ -159,7 +159,7 @@ func TestFrontend_finishesRequestsAtShutdown(t *testing.T) {
 	hold := machine.HoldTransitions()
 	backend := machine.Serve(t)
 	f, err := New(Config{
-		Listen: "127.0.0.1", Registry: registry.Serve(t), Power: backend, Boot: backend, Inventory: backend,
+		Listen: "127.0.0.1", Registry: registry.Serve(t), Power: backend, Boot: backend, Inventory: backend, State: backend,
 		Replica: "replica-1", Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -206,7 +206,7 @@ func TestNew_refusesIncompleteConfig(t *testing.T) {
 	t.Parallel()
 	conn := fakebackend.New().Serve(t)
 	whole := Config{
-		Registry: conn, Power: conn, Boot: conn, Inventory: conn, Replica: "x", Log: slog.New(slog.DiscardHandler),
+		Registry: conn, Power: conn, Boot: conn, Inventory: conn, State: conn, Replica: "x", Log: slog.New(slog.DiscardHandler),
 		Certificate: func() (*tls.Certificate, error) { return nil, nil },
 	}
 	if _, err := New(whole); err != nil {
@@ -239,7 +239,7 @@ func TestFrontend_goesOnUntilRelieved(t *testing.T) {
 	one := entry("one", "password", uint32(testport.Free(t)))
 	registry, backend := fakebackend.NewRegistry(one), fakebackend.New().Serve(t)
 	f, err := New(Config{
-		Listen: "127.0.0.1", Registry: registry.Serve(t), Power: backend, Boot: backend, Media: backend, Inventory: backend,
+		Listen: "127.0.0.1", Registry: registry.Serve(t), Power: backend, Boot: backend, Media: backend, Inventory: backend, State: backend,
 		Replica: "replica-1", Log: slog.New(slog.DiscardHandler), DrainTime: time.Minute,
 	})
 	if err != nil {

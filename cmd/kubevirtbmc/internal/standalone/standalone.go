@@ -185,7 +185,7 @@ func run(ctx context.Context, p *process.Process, o Options, stdout io.Writer) e
 		return err
 	}
 	redfish, err := redfishfrontend.New(redfishfrontend.Config{
-		Listen: o.Listen, Registry: conn, Power: conn, Boot: conn, Media: conn, Inventory: conn,
+		Listen: o.Listen, Registry: conn, Power: conn, Boot: conn, Media: conn, Inventory: conn, State: conn,
 		Replica: replica, Version: o.Version, Certificate: certificate, Log: p.Log, Metrics: p.Registry,
 	})
 	if err != nil {

@@ -118,7 +118,7 @@ func run(ctx context.Context, p *process.Process, cfg *Config) error {
 		return err
 	}
 	redfishConfig := redfishfrontend.Config{
-		Listen: cfg.Listen, Registry: registry, Power: power, Boot: power, Inventory: power, Media: media,
+		Listen: cfg.Listen, Registry: registry, Power: power, Boot: power, Inventory: power, Media: media, State: registry,
 		BMC: cfg.reference(), Replica: cfg.Replica, Log: p.Log, Metrics: p.Registry,
 		OnReady: func(ready bool) { p.Health.Set(componentRedfish, ready) }, DrainTime: cfg.DrainTime,
 	}

@@ -40,7 +40,7 @@ func New(flags *flag.FlagSet) process.Run { return newOptions(flags).Run }
 func newOptions(flags *flag.FlagSet) *Options {
 	o := &Options{}
 	flags.StringVar(&o.Listen, "listen", "", "host `address` on which BMCs are served, at the ports that the registry names; empty: all")
-	flags.StringVar(&o.Registry, "registry", "", "gRPC `target` of RegistryService")
+	flags.StringVar(&o.Registry, "registry", "", "gRPC `target` of RegistryService and StateService")
 	flags.StringVar(&o.Power, "power", "", "gRPC `target` of PowerService, BootService and InventoryService")
 	flags.StringVar(&o.Media, "media", "", "gRPC `target` of MediaService")
 	flags.StringVar(&o.CAFile, "ca-file", "", "PEM `file` of the CA certificates that the services are checked against; it is read again when it changes")
@@ -99,7 +99,7 @@ func (o *Options) Run(ctx context.Context, p *process.Process) error {
 	}
 	defer closeAll()
 	cfg.Registry, cfg.Power, cfg.Media = conns[o.Registry], conns[o.Power], conns[o.Media]
-	cfg.Boot, cfg.Inventory = cfg.Power, cfg.Power
+	cfg.State, cfg.Boot, cfg.Inventory = cfg.Registry, cfg.Power, cfg.Power
 	frontend, err := redfishfrontend.New(cfg)
 	if err != nil {
 		return err

@@ -17,6 +17,7 @@ import (
 	inventoryv1 "kubevirtbmc.dev/proto/gen/go/bmc/inventory/v1"
 	powerv1 "kubevirtbmc.dev/proto/gen/go/bmc/power/v1"
 	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
+	statev1 "kubevirtbmc.dev/proto/gen/go/bmc/state/v1"
 )
 
 const (
@@ -32,14 +33,16 @@ type Client struct {
 	power     powerv1.PowerServiceClient
 	boot      bootv1.BootServiceClient
 	inventory inventoryv1.InventoryServiceClient
+	state     statev1.StateServiceClient
 }
 
 // New returns a client of the services at the ends of connections.
-func New(power, boot, inventory grpc.ClientConnInterface) *Client {
+func New(power, boot, inventory, state grpc.ClientConnInterface) *Client {
 	return &Client{
 		power:     powerv1.NewPowerServiceClient(power),
 		boot:      bootv1.NewBootServiceClient(boot),
 		inventory: inventoryv1.NewInventoryServiceClient(inventory),
+		state:     statev1.NewStateServiceClient(state),
 	}
 }
 
@@ -125,4 +128,19 @@ func (c *Client) SetBootOverride(ctx context.Context, bmc *referencev1.BMCRefere
 	defer cancel()
 	response, err := c.boot.SetBootOverride(ctx, &bootv1.SetBootOverrideRequest{Bmc: bmc, Override: override})
 	return response.GetStatus(), err
+}
+
+// Events reads a BMC's event log.
+func (c *Client) Events(ctx context.Context, bmc *referencev1.BMCReference) (*statev1.ListEventsResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	return c.state.ListEvents(ctx, &statev1.ListEventsRequest{Bmc: bmc})
+}
+
+// ClearEvents empties a BMC's event log.
+func (c *Client) ClearEvents(ctx context.Context, bmc *referencev1.BMCReference) error {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	_, err := c.state.ClearEvents(ctx, &statev1.ClearEventsRequest{Bmc: bmc})
+	return err
 }

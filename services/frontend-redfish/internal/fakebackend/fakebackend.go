@@ -23,6 +23,7 @@ import (
 	errorsv1 "kubevirtbmc.dev/proto/gen/go/bmc/errors/v1"
 	inventoryv1 "kubevirtbmc.dev/proto/gen/go/bmc/inventory/v1"
 	powerv1 "kubevirtbmc.dev/proto/gen/go/bmc/power/v1"
+	statev1 "kubevirtbmc.dev/proto/gen/go/bmc/state/v1"
 )
 
 // Backend is the services of one machine; any BMC name is that machine.
@@ -30,11 +31,13 @@ type Backend struct {
 	powerv1.UnimplementedPowerServiceServer
 	bootv1.UnimplementedBootServiceServer
 	inventoryv1.UnimplementedInventoryServiceServer
+	statev1.UnimplementedStateServiceServer
 
 	mu        sync.Mutex
 	power     *powerv1.PowerStatus
 	boot      *bootv1.BootStatus
 	inventory *inventoryv1.Inventory
+	events    []*statev1.Event
 	err       error
 	actions   []powerv1.PowerAction
 	overrides []*bootv1.BootOverride
@@ -99,6 +102,16 @@ func New() *Backend {
 			GuestOperatingSystem: &inventoryv1.GuestOperatingSystem{Name: "Debian GNU/Linux", Hostname: "vm-1.example"},
 			HasSerialConsole:     true,
 		},
+		events: []*statev1.Event{
+			{
+				Id: "on-1", Sequence: 7, Time: timestamppb.New(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)), Message: "The machine was powered on.",
+				Severity: statev1.EventSeverity_EVENT_SEVERITY_OK, Kind: statev1.EventKind_EVENT_KIND_POWER, Actor: "admin from 192.0.2.1 over ipmi",
+			},
+			{
+				Id: "login-1", Sequence: 8, Time: timestamppb.New(time.Date(2026, 1, 2, 3, 4, 6, 0, time.UTC)), Message: "Logins failed.",
+				Severity: statev1.EventSeverity_EVENT_SEVERITY_WARNING, Kind: statev1.EventKind_EVENT_KIND_LOGIN,
+			},
+		},
 	}
 }
 
@@ -114,6 +127,7 @@ func (b *Backend) Register(s *grpc.Server) {
 	powerv1.RegisterPowerServiceServer(s, b)
 	bootv1.RegisterBootServiceServer(s, b)
 	inventoryv1.RegisterInventoryServiceServer(s, b)
+	statev1.RegisterStateServiceServer(s, b)
 }
 
 // Update changes the machine.
@@ -288,6 +302,27 @@ func (b *Backend) SetBootOverride(ctx context.Context, r *bootv1.SetBootOverride
 		b.boot.Mode, o.Mode = o.GetMode(), unset
 	}
 	return &bootv1.SetBootOverrideResponse{Status: proto.CloneOf(b.boot)}, nil
+}
+
+// ListEvents implements StateService.
+func (b *Backend) ListEvents(ctx context.Context, _ *statev1.ListEventsRequest) (*statev1.ListEventsResponse, error) {
+	leave, err := b.enter(ctx)
+	defer leave()
+	if err != nil {
+		return nil, err
+	}
+	return &statev1.ListEventsResponse{Events: b.events, Capacity: 128}, nil
+}
+
+// ClearEvents implements StateService.
+func (b *Backend) ClearEvents(ctx context.Context, _ *statev1.ClearEventsRequest) (*statev1.ClearEventsResponse, error) {
+	leave, err := b.enter(ctx)
+	defer leave()
+	if err != nil {
+		return nil, err
+	}
+	b.events = nil
+	return &statev1.ClearEventsResponse{}, nil
 }
 
 // GetInventory returns the inventory.

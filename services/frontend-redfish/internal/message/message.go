@@ -24,6 +24,7 @@ type Key string
 const (
 	ActionNotSupported             Key = "ActionNotSupported"
 	ActionParameterMissing         Key = "ActionParameterMissing"
+	ActionParameterNotSupported    Key = "ActionParameterNotSupported"
 	ActionParameterValueNotInList  Key = "ActionParameterValueNotInList"
 	ActionParameterValueTypeError  Key = "ActionParameterValueTypeError"
 	EmptyJSON                      Key = "EmptyJSON"
@@ -81,6 +82,7 @@ type definition struct {
 var definitions = map[Key]definition{
 	ActionNotSupported:             {"The action %1 is not supported by the resource.", Critical, 1, "Check the Actions property in the resource for the supported actions."},
 	ActionParameterMissing:         {"The action %1 requires the parameter %2 to be present in the request body.", Critical, 2, "Supply the action with the required parameter in the request body when the request is resubmitted."},
+	ActionParameterNotSupported:    {"The parameter %1 for the action %2 is not supported on the target resource.", Warning, 2, "Remove the parameter supplied and resubmit the request if the operation failed."},
 	ActionParameterValueNotInList:  {"The value '%1' for the parameter %2 in the action %3 is not in the list of acceptable values.", Warning, 3, "Choose a value from the enumeration list that the implementation can support and resubmit the request if the operation failed."},
 	ActionParameterValueTypeError:  {"The value '%1' for the parameter %2 in the action %3 is not a type that the parameter can accept.", Warning, 3, "Correct the value for the parameter in the request body and resubmit the request if the operation failed."},
 	EmptyJSON:                      {"The request body submitted contained an empty JSON object and the service is unable to process it.", Warning, 0, "Add properties in the JSON object and resubmit the request."},

@@ -34,6 +34,7 @@ type System struct {
 	EthernetInterfaces Link              `json:"EthernetInterfaces"`
 	SimpleStorage      Link              `json:"SimpleStorage"`
 	Storage            Link              `json:"Storage"`
+	LogServices        Link              `json:"LogServices"`
 	Links              SystemLinks       `json:"Links"`
 	Actions            SystemActions     `json:"Actions"`
 }
@@ -102,7 +103,7 @@ func NewSystem(power *powerv1.PowerStatus, boot *bootv1.BootStatus, inventory *i
 		Boot:               newBoot(boot),
 		ProcessorSummary:   newProcessorSummary(inventory.GetProcessors()),
 		Processors:         Link{ProcessorsURI}, Memory: Link{MemoryURI}, EthernetInterfaces: Link{InterfacesURI},
-		SimpleStorage: Link{SimpleStoragesURI}, Storage: Link{StoragesURI},
+		SimpleStorage: Link{SimpleStoragesURI}, Storage: Link{StoragesURI}, LogServices: Link{LogServicesURI},
 		Links:   SystemLinks{Chassis: []Link{{ChassisOneURI}}, ManagedBy: []Link{{ManagerURI}}},
 		Actions: SystemActions{ResetAction{SystemResetURI, SystemResetTypes()}},
 	}

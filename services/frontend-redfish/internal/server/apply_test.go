@@ -261,7 +261,7 @@ func TestTLS_theFrontendsOwnCertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := startServer(t, Config{
-		Listen: "127.0.0.1", Backend: backend.New(conn, conn, conn), Log: slog.New(slog.DiscardHandler),
+		Listen: "127.0.0.1", Backend: backend.New(conn, conn, conn, conn), Log: slog.New(slog.DiscardHandler),
 		Certificate: func() (*tls.Certificate, error) { return &pair, nil },
 	})
 	port := freePort(t)
@@ -365,7 +365,7 @@ func TestThousandBMCs(t *testing.T) {
 		t.Skip("takes 1,000 ports")
 	}
 	conn := fakebackend.New().Serve(t)
-	s := startServer(t, Config{Listen: "127.0.0.1", Backend: backend.New(conn, conn, conn), Log: slog.New(slog.DiscardHandler)})
+	s := startServer(t, Config{Listen: "127.0.0.1", Backend: backend.New(conn, conn, conn, conn), Log: slog.New(slog.DiscardHandler)})
 	const n = 1000
 	ports := make([]uint32, n)
 	for i := range n {

@@ -22,7 +22,7 @@ import (
 // process; the kernel's socket comes on top.
 func BenchmarkIdleBMC(b *testing.B) {
 	conn := fakebackend.New().Serve(b)
-	s := startServer(b, Config{Listen: "127.0.0.1", Backend: backend.New(conn, conn, conn), Log: slog.New(slog.DiscardHandler)})
+	s := startServer(b, Config{Listen: "127.0.0.1", Backend: backend.New(conn, conn, conn, conn), Log: slog.New(slog.DiscardHandler)})
 	chain, key := selfSigned(b, "bmc")
 	const n = 1000
 	ports := make([]uint32, n)

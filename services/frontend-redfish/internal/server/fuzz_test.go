@@ -31,7 +31,7 @@ type direct struct {
 func newDirect(f *testing.F) *direct {
 	f.Helper()
 	grpcConn := fakebackend.New().Serve(f)
-	s, err := New(Config{Backend: backend.New(grpcConn, grpcConn, grpcConn), Log: slog.New(slog.DiscardHandler)})
+	s, err := New(Config{Backend: backend.New(grpcConn, grpcConn, grpcConn, grpcConn), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -55,7 +55,7 @@ func newBench(t testing.TB) *bench {
 	b := &bench{t: t, backend: fakebackend.New(), log: &safeBuffer{}}
 	conn := b.backend.Serve(t)
 	b.server = startServer(t, Config{
-		Listen: "127.0.0.1", Backend: backend.New(conn, conn, conn), Version: "v1.2.3",
+		Listen: "127.0.0.1", Backend: backend.New(conn, conn, conn, conn), Version: "v1.2.3",
 		Log: slog.New(slog.NewJSONHandler(b.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	chain, key := selfSigned(t, "bmc-1")

@@ -338,6 +338,7 @@ func TestRoutes_privilegeTable(t *testing.T) {
 		"PATCH " + resource.SystemURI:      fmt.Sprint(configure),
 		"POST " + resource.SystemResetURI:  fmt.Sprint(configure),
 		"POST " + resource.ManagerResetURI: fmt.Sprint(manage),
+		"POST " + resource.ClearLogURI:     fmt.Sprint(manage),
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("routes that need another privilege than Login (-want +got):\n%s", diff)

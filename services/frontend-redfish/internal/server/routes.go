@@ -71,6 +71,12 @@ func (s *Server) routes() []*route {
 		{pattern: resource.ControllersURI, operations: ops{get: {login, members(s, resource.ControllersURI, "StorageController", resource.StorageControllers)}}},
 		{pattern: resource.ControllersURI + "/{id}", operations: ops{get: {login, member(s, resource.StorageControllers)}}},
 
+		{pattern: resource.LogServicesURI, operations: ops{get: {login, fixed(resource.LogServicesURI, "LogService", resource.EventLogURI)}}},
+		{pattern: resource.EventLogURI, operations: ops{get: {login, s.getEventLog}}},
+		{pattern: resource.LogEntriesURI, operations: ops{get: {login, s.getLogEntries}}},
+		{pattern: resource.LogEntriesURI + "/{id}", operations: ops{get: {login, s.getLogEntry}}},
+		{pattern: resource.ClearLogURI, operations: ops{post: {manage, s.clearLog}}},
+
 		{pattern: resource.ManagersURI, operations: ops{get: {login, fixed(resource.ManagersURI, "Manager", resource.ManagerURI)}}},
 		{pattern: resource.ManagerURI, operations: ops{get: {login, s.getManager}}},
 		{pattern: resource.ManagerResetURI, operations: ops{post: {manage, s.resetManager}}},
