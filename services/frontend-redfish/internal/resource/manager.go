@@ -13,18 +13,20 @@ import (
 // Manager is the BMC.
 type Manager struct {
 	Header
-	ManagerType           string         `json:"ManagerType"`
-	Manufacturer          string         `json:"Manufacturer"`
-	Model                 string         `json:"Model"`
-	FirmwareVersion       string         `json:"FirmwareVersion,omitempty"`
-	UUID                  string         `json:"UUID,omitempty"`
-	ServiceEntryPointUUID string         `json:"ServiceEntryPointUUID,omitempty"`
-	DateTime              string         `json:"DateTime,omitempty"`
-	DateTimeLocalOffset   string         `json:"DateTimeLocalOffset"`
-	PowerState            string         `json:"PowerState"`
-	Status                *Status        `json:"Status"`
-	Links                 ManagerLinks   `json:"Links"`
-	Actions               ManagerActions `json:"Actions"`
+	ManagerType           string          `json:"ManagerType"`
+	Manufacturer          string          `json:"Manufacturer"`
+	Model                 string          `json:"Model"`
+	FirmwareVersion       string          `json:"FirmwareVersion,omitempty"`
+	UUID                  string          `json:"UUID,omitempty"`
+	ServiceEntryPointUUID string          `json:"ServiceEntryPointUUID,omitempty"`
+	DateTime              string          `json:"DateTime,omitempty"`
+	DateTimeLocalOffset   string          `json:"DateTimeLocalOffset"`
+	PowerState            string          `json:"PowerState"`
+	Status                *Status         `json:"Status"`
+	SerialConsole         *ManagerConsole `json:"SerialConsole,omitempty"`
+	NetworkProtocol       Link            `json:"NetworkProtocol"`
+	Links                 ManagerLinks    `json:"Links"`
+	Actions               ManagerActions  `json:"Actions"`
 }
 
 // ManagerLinks is the links of a manager.
@@ -49,8 +51,8 @@ func (m *Manager) Stable() any {
 // ManagerResetTypes returns the reset types of a manager.
 func ManagerResetTypes() []string { return []string{"GracefulRestart", "ForceRestart"} }
 
-// NewManager returns the BMC with a UUID.
-func NewManager(bmcUUID, version string, now time.Time) *Manager {
+// NewManager returns the BMC with a UUID and these ports.
+func NewManager(bmcUUID, version string, now time.Time, ports Ports) *Manager {
 	uuid := uuidOf(bmcUUID)
 	return &Manager{
 		Header:      Header{ODataID: ManagerURI, ODataType: "#Manager.v1_24_0.Manager", ID: "BMC", Name: "Manager"},
@@ -58,6 +60,7 @@ func NewManager(bmcUUID, version string, now time.Time) *Manager {
 		UUID: uuid, ServiceEntryPointUUID: uuid,
 		DateTime: now.UTC().Format(time.RFC3339), DateTimeLocalOffset: "+00:00",
 		PowerState: "On", Status: enabled,
+		SerialConsole: newManagerConsole(ports), NetworkProtocol: Link{NetworkProtocolURI},
 		Links: ManagerLinks{
 			ManagerForServers: []Link{{SystemURI}}, ManagerForChassis: []Link{{ChassisOneURI}}, ManagerInChassis: Link{ChassisOneURI},
 		},

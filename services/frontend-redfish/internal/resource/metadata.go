@@ -42,6 +42,7 @@ var schemas = [...]struct{ name, version string }{
 	{"LogEntry", "v1_21_0"},
 	{"ManagerCollection", ""},
 	{"Manager", "v1_24_0"},
+	{"ManagerNetworkProtocol", "v1_12_0"},
 	{"ChassisCollection", ""},
 	{"Chassis", "v1_28_0"},
 	{"MessageRegistryFileCollection", ""},

@@ -35,6 +35,7 @@ type System struct {
 	SimpleStorage      Link              `json:"SimpleStorage"`
 	Storage            Link              `json:"Storage"`
 	LogServices        Link              `json:"LogServices"`
+	SerialConsole      *SystemConsole    `json:"SerialConsole,omitempty"`
 	Links              SystemLinks       `json:"Links"`
 	Actions            SystemActions     `json:"Actions"`
 }
@@ -89,8 +90,8 @@ func (s *System) Stable() any {
 	return &c
 }
 
-// NewSystem returns the system.
-func NewSystem(power *powerv1.PowerStatus, boot *bootv1.BootStatus, inventory *inventoryv1.Inventory) *System {
+// NewSystem returns the system of a BMC that has these ports.
+func NewSystem(power *powerv1.PowerStatus, boot *bootv1.BootStatus, inventory *inventoryv1.Inventory, ports Ports) *System {
 	s := &System{
 		Header:       Header{ODataID: SystemURI, ODataType: "#ComputerSystem.v1_27_0.ComputerSystem", ID: "1", Name: machineName(inventory)},
 		SystemType:   "Virtual",
@@ -104,8 +105,9 @@ func NewSystem(power *powerv1.PowerStatus, boot *bootv1.BootStatus, inventory *i
 		ProcessorSummary:   newProcessorSummary(inventory.GetProcessors()),
 		Processors:         Link{ProcessorsURI}, Memory: Link{MemoryURI}, EthernetInterfaces: Link{InterfacesURI},
 		SimpleStorage: Link{SimpleStoragesURI}, Storage: Link{StoragesURI}, LogServices: Link{LogServicesURI},
-		Links:   SystemLinks{Chassis: []Link{{ChassisOneURI}}, ManagedBy: []Link{{ManagerURI}}},
-		Actions: SystemActions{ResetAction{SystemResetURI, SystemResetTypes()}},
+		SerialConsole: newSystemConsole(inventory.GetHasSerialConsole(), ports),
+		Links:         SystemLinks{Chassis: []Link{{ChassisOneURI}}, ManagedBy: []Link{{ManagerURI}}},
+		Actions:       SystemActions{ResetAction{SystemResetURI, SystemResetTypes()}},
 	}
 	if t := power.GetLastResetTime(); t.IsValid() && t.GetSeconds() > 0 {
 		s.LastResetTime = t.AsTime().Format(time.RFC3339)

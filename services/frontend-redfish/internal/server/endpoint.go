@@ -4,6 +4,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -18,6 +19,7 @@ import (
 	registryv1 "kubevirtbmc.dev/proto/gen/go/bmc/registry/v1"
 	"kubevirtbmc.dev/services/frontend-redfish/internal/account"
 	"kubevirtbmc.dev/services/frontend-redfish/internal/listener"
+	"kubevirtbmc.dev/services/frontend-redfish/internal/resource"
 	"kubevirtbmc.dev/services/frontend-redfish/internal/session"
 )
 
@@ -39,6 +41,7 @@ type state struct {
 	accounts    *account.Set
 	certificate *tls.Certificate // nil: the frontend's own
 	expires     time.Time        // when certificate does
+	ports       resource.Ports
 }
 
 // lasting returns the certificate and when it expires, nil if it has.
@@ -77,7 +80,7 @@ func (e *endpoint) apply(ctx context.Context, s *Server, bmc *registryv1.BMC) (e
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	last := e.state.Load()
-	next := &state{uuid: bmc.GetUuid(), accounts: account.NewSet(bmc.GetAccounts())}
+	next := &state{uuid: bmc.GetUuid(), ports: portsOf(bmc), accounts: account.NewSet(bmc.GetAccounts())}
 	httpsPort := bmc.GetRedfish().GetHttps().GetPort()
 	var certificateErr error
 	next.certificate, next.expires, certificateErr = certificateOf(bmc.GetRedfish().GetCertificate())
@@ -108,6 +111,14 @@ func (e *endpoint) apply(ctx context.Context, s *Server, bmc *registryv1.BMC) (e
 		errs = append(errs, errors.New("no account may log in over Redfish"))
 	}
 	return ended, errors.Join(errs...)
+}
+
+// portsOf returns the ports at which clients reach a BMC.
+func portsOf(bmc *registryv1.BMC) resource.Ports {
+	port := func(l *registryv1.Listener) uint32 { return cmp.Or(l.GetClientPort(), l.GetPort()) }
+	return resource.Ports{
+		HTTPS: port(bmc.GetRedfish().GetHttps()), HTTP: port(bmc.GetRedfish().GetHttp()), IPMI: port(bmc.GetIpmi().GetUdp()),
+	}
 }
 
 // change opens the port of a number in place of the present one; the same

@@ -71,6 +71,7 @@ func newBench(t testing.TB) *bench {
 				Protocols: []registryv1.Protocol{registryv1.Protocol_PROTOCOL_IPMI},
 			},
 		},
+		Ipmi: &registryv1.IPMIEndpoint{Udp: &registryv1.Listener{Port: 20623, ClientPort: 623}},
 		Redfish: &registryv1.RedfishEndpoint{
 			Https:       &registryv1.Listener{Port: freePort(t)},
 			Certificate: &registryv1.Certificate{ChainPem: chain, PrivateKeyPem: key},

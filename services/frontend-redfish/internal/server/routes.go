@@ -79,6 +79,7 @@ func (s *Server) routes() []*route {
 
 		{pattern: resource.ManagersURI, operations: ops{get: {login, fixed(resource.ManagersURI, "Manager", resource.ManagerURI)}}},
 		{pattern: resource.ManagerURI, operations: ops{get: {login, s.getManager}}},
+		{pattern: resource.NetworkProtocolURI, operations: ops{get: {login, getNetworkProtocol}}},
 		{pattern: resource.ManagerResetURI, operations: ops{post: {manage, s.resetManager}}},
 
 		{pattern: resource.ChassisURI, operations: ops{get: {login, fixed(resource.ChassisURI, "Chassis", resource.ChassisOneURI)}}},
@@ -204,7 +205,12 @@ func (s *Server) getStorage(ctx context.Context, c *call) (reply, error) {
 }
 
 func (s *Server) getManager(_ context.Context, c *call) (reply, error) {
-	return ok(resource.NewManager(c.endpoint.state.Load().uuid, s.cfg.Version, time.Now()))
+	state := c.endpoint.state.Load()
+	return ok(resource.NewManager(state.uuid, s.cfg.Version, time.Now(), state.ports))
+}
+
+func getNetworkProtocol(_ context.Context, c *call) (reply, error) {
+	return ok(resource.NewNetworkProtocol(c.endpoint.state.Load().ports))
 }
 
 // resetManager restarts the BMC, as far as there is anything to restart: it

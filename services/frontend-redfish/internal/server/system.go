@@ -29,7 +29,7 @@ func (s *Server) getSystem(ctx context.Context, c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return ok(resource.NewSystem(m.Power, m.Boot, m.Inventory))
+	return ok(resource.NewSystem(m.Power, m.Boot, m.Inventory, c.endpoint.state.Load().ports))
 }
 
 func (s *Server) machine(ctx context.Context, c *call, parts backend.Part) (backend.Machine, error) {
@@ -52,7 +52,7 @@ func (s *Server) patchSystem(ctx context.Context, c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	system := resource.NewSystem(m.Power, m.Boot, m.Inventory)
+	system := resource.NewSystem(m.Power, m.Boot, m.Inventory, c.endpoint.state.Load().ports)
 	if !matches(c.r.Header.Values("If-Match"), resource.SetETag(system)) {
 		return reply{}, message.Errorf(http.StatusPreconditionFailed, message.PreconditionFailed)
 	}
@@ -74,7 +74,7 @@ func (s *Server) patchSystem(ctx context.Context, c *call) (reply, error) {
 			return reply{}, err
 		}
 	}
-	system = resource.NewSystem(m.Power, m.Boot, m.Inventory)
+	system = resource.NewSystem(m.Power, m.Boot, m.Inventory, c.endpoint.state.Load().ports)
 	if len(notes) > 0 {
 		system.Messages = notes
 	}
