@@ -31,5 +31,13 @@ if [ "${RERUN:-}" = 1 ]; then
 		"--rerun-fails-report=$root/out/tests/$name.reruns" "--packages=${packages[*]}")
 	set -- "${arguments[@]}"
 fi
-exec "$root/bin/gotestsum" --format "${FORMAT:-pkgname-and-test-fails}" --format-hide-empty-pkg \
+"$root/bin/gotestsum" --format "${FORMAT:-pkgname-and-test-fails}" --format-hide-empty-pkg \
 	--jsonfile "$root/out/tests/$name.json" "${options[@]}" -- "$@"
+
+# A package that fails without a failed test, as by its TestMain, has nothing that could
+# be run once more: gotestsum would take that for a success.
+if [ "${RERUN:-}" = 1 ] && [ ! -s "$root/out/tests/$name.reruns" ] &&
+	grep '"Action":"fail"' "$root/out/tests/$name.json" | grep -qv '"Test":'; then
+	echo "$name: a package failed without a failed test" >&2
+	exit 1
+fi

@@ -298,6 +298,20 @@ func TestUnused(t *testing.T) {
 	}
 }
 
+func TestRight_isReviewed(t *testing.T) {
+	t.Parallel()
+	for resource, want := range map[string]bool{
+		"virtualmachinebmcs": false, "virtualmachinebmcs/status": false, "virtualmachinebmcs/state": true, "virtualmachinebmcs/power": true,
+	} {
+		if got := (right{Group: access.Group, Resource: resource}).isReviewed(); got != want {
+			t.Errorf("%s: %v, want %v", resource, got, want)
+		}
+	}
+	if (right{Group: "kubevirt.io", Resource: "virtualmachinebmcs/state"}).isReviewed() {
+		t.Error("another group's is no right of ours")
+	}
+}
+
 // What is granted to others is used, in whichever form the request is.
 func TestGrants(t *testing.T) {
 	t.Parallel()
