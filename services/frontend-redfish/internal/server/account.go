@@ -46,19 +46,16 @@ func (s *Server) getAccount(_ context.Context, c *call) (reply, error) {
 	return reply{}, missing(c)
 }
 
-func getRoles() func(context.Context, *call) (reply, error) {
-	var members []string
+func roles() []*resource.Role {
+	var list []*resource.Role
 	for _, role := range account.Roles() {
-		members = append(members, resource.MemberURI(resource.RolesURI, account.RoleName(role)))
+		list = append(list, resource.NewRole(account.RoleName(role), account.Privileges(role).Names()))
 	}
-	return fixed(resource.RolesURI, "Role", members...)
+	return list
 }
 
-func getRole(_ context.Context, c *call) (reply, error) {
-	for _, role := range account.Roles() {
-		if name := account.RoleName(role); name == c.r.PathValue("id") {
-			return ok(resource.NewRole(name, account.Privileges(role).Names()))
-		}
-	}
-	return reply{}, missing(c)
+func getRoles(context.Context, *call) (reply, error) {
+	return allOf(resource.RolesURI, "Role", roles())
 }
+
+func getRole(_ context.Context, c *call) (reply, error) { return oneOf(c, roles()) }

@@ -44,7 +44,9 @@ type call struct {
 	route   string
 	status  int
 	// inner: it is part of another, of which the caller is known.
-	inner   bool
+	inner bool
+	// read is what the parts of an answer share; nil: it has no parts.
+	read    *read
 	refusal *message.Error
 }
 

@@ -8,12 +8,24 @@ import (
 	"net/http"
 	"time"
 
+	statev1 "kubevirtbmc.dev/proto/gen/go/bmc/state/v1"
 	"kubevirtbmc.dev/services/frontend-redfish/internal/message"
 	"kubevirtbmc.dev/services/frontend-redfish/internal/resource"
 )
 
-func (s *Server) getEventLog(ctx context.Context, c *call) (reply, error) {
+func (s *Server) events(ctx context.Context, c *call) (*statev1.ListEventsResponse, error) {
+	if c.read != nil && c.read.events != nil {
+		return c.read.events, nil
+	}
 	log, err := s.cfg.Backend.Events(ctx, c.endpoint.ref)
+	if c.read != nil {
+		c.read.events = log
+	}
+	return log, err
+}
+
+func (s *Server) getEventLog(ctx context.Context, c *call) (reply, error) {
+	log, err := s.events(ctx, c)
 	if err != nil {
 		return reply{}, err
 	}
@@ -21,28 +33,19 @@ func (s *Server) getEventLog(ctx context.Context, c *call) (reply, error) {
 }
 
 func (s *Server) getLogEntries(ctx context.Context, c *call) (reply, error) {
-	log, err := s.cfg.Backend.Events(ctx, c.endpoint.ref)
+	log, err := s.events(ctx, c)
 	if err != nil {
 		return reply{}, err
 	}
-	var uris []string
-	for _, entry := range resource.LogEntries(log.GetEvents()) {
-		uris = append(uris, entry.ODataID)
-	}
-	return ok(collection(resource.LogEntriesURI, "LogEntry", uris))
+	return allOf(resource.LogEntriesURI, "LogEntry", resource.LogEntries(log.GetEvents()))
 }
 
 func (s *Server) getLogEntry(ctx context.Context, c *call) (reply, error) {
-	log, err := s.cfg.Backend.Events(ctx, c.endpoint.ref)
+	log, err := s.events(ctx, c)
 	if err != nil {
 		return reply{}, err
 	}
-	for _, entry := range resource.LogEntries(log.GetEvents()) {
-		if entry.ID == c.r.PathValue("id") {
-			return ok(entry)
-		}
-	}
-	return reply{}, missing(c)
+	return oneOf(c, resource.LogEntries(log.GetEvents()))
 }
 
 // clearLog empties the event log. Clients send no body or an empty object; the

@@ -12,6 +12,8 @@ import (
 	"net/http"
 	"net/url"
 
+	statev1 "kubevirtbmc.dev/proto/gen/go/bmc/state/v1"
+	"kubevirtbmc.dev/services/frontend-redfish/internal/backend"
 	"kubevirtbmc.dev/services/frontend-redfish/internal/message"
 	"kubevirtbmc.dev/services/frontend-redfish/internal/query"
 	"kubevirtbmc.dev/services/frontend-redfish/internal/resource"
@@ -46,6 +48,13 @@ func queryError(err *query.Error) *message.Error {
 	}
 }
 
+// read is what the backends have told for an answer already: an expanded collection
+// has many members that are parts of one machine or log.
+type read struct {
+	machines map[backend.Part]backend.Machine
+	events   *statev1.ListEventsResponse
+}
+
 // query applies a query to an answer.
 func (s *Server) query(ctx context.Context, c *call, q query.Query, answer reply) (reply, error) {
 	if _, is := answer.body.(resource.Resource); !is {
@@ -59,6 +68,7 @@ func (s *Server) query(ctx context.Context, c *call, q query.Query, answer reply
 	if err != nil {
 		return reply{}, err
 	}
+	c.read = &read{machines: map[backend.Part]backend.Machine{}}
 	shown, err := q.Apply(object, func(uri string) (map[string]any, error) { return s.fetch(ctx, c, uri) })
 	var refusal *query.Error
 	if errors.As(err, &refusal) {
@@ -93,7 +103,7 @@ func (s *Server) fetch(ctx context.Context, c *call, uri string) (map[string]any
 	var w captured
 	inner := &call{
 		w: &w, endpoint: c.endpoint, id: c.id, source: c.source, started: c.started,
-		account: c.account, session: c.session, inner: true,
+		account: c.account, session: c.session, inner: true, read: c.read,
 	}
 	r := c.r.Clone(context.WithValue(ctx, callKey{}, inner))
 	r.Method, r.URL, r.RequestURI, r.Header, r.Body = http.MethodGet, u, u.EscapedPath(), http.Header{}, http.NoBody

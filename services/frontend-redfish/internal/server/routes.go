@@ -50,7 +50,7 @@ func (s *Server) routes() []*route {
 		{pattern: resource.AccountServiceURI, operations: ops{get: {login, getAccountService}}},
 		{pattern: resource.AccountsURI, operations: ops{get: {login, s.getAccounts}}},
 		{pattern: resource.AccountsURI + "/{id}", operations: ops{get: {login, s.getAccount}}},
-		{pattern: resource.RolesURI, operations: ops{get: {login, getRoles()}}},
+		{pattern: resource.RolesURI, operations: ops{get: {login, getRoles}}},
 		{pattern: resource.RolesURI + "/{id}", operations: ops{get: {login, getRole}}},
 
 		{pattern: resource.SystemsURI, operations: ops{get: {login, fixed(resource.SystemsURI, "ComputerSystem", resource.SystemURI)}}},
@@ -163,12 +163,28 @@ func members[R resource.Resource](s *Server, uri, schema string, list func(*inve
 		if err != nil {
 			return reply{}, err
 		}
-		var uris []string
-		for _, r := range list(m.Inventory) {
-			uris = append(uris, r.Common().ODataID)
-		}
-		return ok(collection(uri, schema, uris))
+		return allOf(uri, schema, list(m.Inventory))
 	}
+}
+
+// allOf answers with a collection of resources.
+func allOf[R resource.Resource](uri, schema string, list []R) (reply, error) {
+	var uris []string
+	for _, r := range list {
+		uris = append(uris, r.Common().ODataID)
+	}
+	return ok(collection(uri, schema, uris))
+}
+
+// oneOf answers with the one of some resources that the path names.
+func oneOf[R resource.Resource](c *call, list []R) (reply, error) {
+	id := c.r.PathValue("id")
+	for _, r := range list {
+		if r.Common().ID == id {
+			return ok(r)
+		}
+	}
+	return reply{}, missing(c)
 }
 
 // member answers with the one of a kind that the path names.
@@ -178,13 +194,7 @@ func member[R resource.Resource](s *Server, list func(*inventoryv1.Inventory) []
 		if err != nil {
 			return reply{}, err
 		}
-		id := c.r.PathValue("id")
-		for _, r := range list(m.Inventory) {
-			if r.Common().ID == id {
-				return ok(r)
-			}
-		}
-		return reply{}, missing(c)
+		return oneOf(c, list(m.Inventory))
 	}
 }
 

@@ -33,7 +33,16 @@ func (s *Server) getSystem(ctx context.Context, c *call) (reply, error) {
 }
 
 func (s *Server) machine(ctx context.Context, c *call, parts backend.Part) (backend.Machine, error) {
-	return s.cfg.Backend.Machine(ctx, c.endpoint.ref, parts)
+	if c.read != nil {
+		if m, known := c.read.machines[parts]; known {
+			return m, nil
+		}
+	}
+	m, err := s.cfg.Backend.Machine(ctx, c.endpoint.ref, parts)
+	if c.read != nil && err == nil {
+		c.read.machines[parts] = m
+	}
+	return m, err
 }
 
 // patchSystem changes boot override and firmware mode, which is all that can be
