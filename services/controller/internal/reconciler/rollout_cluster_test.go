@@ -95,7 +95,7 @@ func TestRollout(t *testing.T) {
 	s := newSite(t)
 	var nodes corev1.NodeList
 	if err := s.List(t.Context(), &nodes); err != nil || len(nodes.Items) > 0 {
-		t.Skip("this cluster has a controller of Deployments; make test-integration runs this on level api")
+		t.Skip("this test plays the controller of Deployments, and this cluster's own would write the same status; make test-integration runs it on level api")
 	}
 	const most = 2
 	tagged := func(tag string) func(*agent.Options) {
