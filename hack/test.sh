@@ -7,9 +7,9 @@
 # Runs `go test` with arguments in a folder. The events go to
 # out/tests/NAME.json, where the landing gate counts them.
 #
-# With RERUN=1 a top-level test that failed is run once more, and its
-# name goes to out/tests/NAME.reruns: for tests on real clusters, whose other programs
-# share the machine. What fails twice has failed.
+# With RERUN=1, as the landing gate sets it, a top-level test that failed is run once
+# more, and its name goes to out/tests/NAME.reruns: the programs of real clusters, and
+# what else runs there, share the gate's machine. What fails twice has failed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD name=$1 folder=$2
@@ -23,7 +23,7 @@ if [ "${RERUN:-}" = 1 ]; then
 	arguments=() packages=()
 	for argument; do
 		case $argument in
-		. | ./*) packages+=("$argument") ;;
+		. | ./* | work) packages+=("$argument") ;;
 		*) arguments+=("$argument") ;;
 		esac
 	done

@@ -4,8 +4,13 @@
 package testport
 
 import (
+	"bufio"
 	"fmt"
+	"io"
 	"net"
+	"os"
+	"os/exec"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -33,7 +38,7 @@ func TestFree_givesNoPortTwice(t *testing.T) {
 
 func TestFreeRow_isFreeForBothProtocols(t *testing.T) {
 	t.Parallel()
-	const n = 50
+	const n = blockSize + 50
 	from := FreeRow(t, n)
 	for port := from; port < from+n; port++ {
 		address := fmt.Sprintf("127.0.0.1:%d", port)
@@ -50,13 +55,47 @@ func TestFreeRow_isFreeForBothProtocols(t *testing.T) {
 	}
 }
 
-// A row that is longer than a zone comes from all of them.
-func TestFreeRow_longerThanAZone(t *testing.T) {
+// Processes beside each other, more than there are processors, share no port.
+func TestFree_amongProcesses(t *testing.T) {
+	const processes, each = 12, 200
+	if os.Getenv("TESTPORT_CHILD") != "" {
+		for range each {
+			_, _ = fmt.Fprintln(os.Stdout, "port", Free(t))
+		}
+		// The parent closes standard input when it has all processes' ports.
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		return
+	}
 	t.Parallel()
-	handedOut.Lock()
-	defer handedOut.Unlock()
-	if _, ok := find(first, zoneSize, zoneSize+1); ok {
-		t.Error("a zone has given more ports than it has")
+	owner := map[string]int{}
+	for i := range processes {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestFree_amongProcesses$")
+		cmd.Env = append(os.Environ(), "TESTPORT_CHILD=1")
+		stdin, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		stdout, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = stdin.Close()
+			_ = cmd.Wait()
+		})
+		lines := bufio.NewScanner(stdout)
+		for range each {
+			if !lines.Scan() || !strings.HasPrefix(lines.Text(), "port ") {
+				t.Fatalf("process %d: %q", i, lines.Text())
+			}
+			if other, ok := owner[lines.Text()]; ok {
+				t.Errorf("processes %d and %d both have %s", other, i, lines.Text())
+			}
+			owner[lines.Text()] = i
+		}
 	}
 }
 
