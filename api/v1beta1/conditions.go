@@ -102,6 +102,9 @@ const (
 	ReasonFrontendFailed = "FrontendFailed"
 	// ReasonFrontendAbsent says that no replica of a frontend is connected.
 	ReasonFrontendAbsent = "FrontendAbsent"
+	// ReasonEndpointSliceNotOwned says that an EndpointSlice of the name that a
+	// frontend's is to have exists that is somebody else's and is left alone.
+	ReasonEndpointSliceNotOwned = "EndpointSliceNotOwned"
 	// ReasonPortsExhausted says that no port of the configured range is left.
 	ReasonPortsExhausted = "PortsExhausted"
 	// ReasonAgentNotReady says that the Deployment of the dedicated agent has no

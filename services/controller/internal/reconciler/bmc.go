@@ -194,6 +194,8 @@ type bmcs struct {
 	// again is told of BMCs to look at again.
 	again *queue
 	moves *moves
+	// taken is what routing knows of EndpointSlices of others.
+	taken *takenSlices
 
 	mu sync.Mutex
 	// waiting are the BMCs that wait for a port.
@@ -599,7 +601,8 @@ func (r *bmcs) applyService(ctx context.Context, w wanted, want *service) (*core
 	case err != nil:
 		return nil, nil, fmt.Errorf("get Service %s: %w", want.name, err)
 	case !ownedBy(is, w.uid):
-		return nil, r.notOwned(ctx, want, is), nil
+		t := notOwned(ctx, r.client, "Service", is, w.machine, v1beta1.ReasonServiceNotOwned, v1beta1.ReasonServiceNotReady)
+		return nil, &t, nil
 	default:
 		if patch := want.alien(is); patch != nil {
 			if err := r.client.Patch(ctx, is, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(fieldManager)); err != nil {
@@ -624,20 +627,6 @@ func (r *bmcs) applyService(ctx context.Context, w wanted, want *service) (*core
 		return nil, nil, fmt.Errorf("read Service %s: %w", want.name, err)
 	}
 	return applied, nil, nil
-}
-
-// notOwned tells what is the matter with a Service that is not the BMC's.
-func (r *bmcs) notOwned(ctx context.Context, want *service, is *corev1.Service) *trouble {
-	owner := metav1.GetControllerOfNoCopy(is)
-	if owner == nil || owner.Kind != "VirtualMachineBMC" {
-		return &trouble{v1beta1.ReasonServiceNotOwned, fmt.Sprintf("Service %s is somebody else's and is left alone", want.name)}
-	}
-	var other v1beta1.VirtualMachineBMC
-	err := r.client.Get(ctx, client.ObjectKey{Namespace: want.namespace, Name: owner.Name}, &other)
-	if err == nil && other.UID == owner.UID && other.MachineName()+serviceSuffix == want.name {
-		return &trouble{v1beta1.ReasonServiceNotOwned, fmt.Sprintf("Service %s is VirtualMachineBMC %s's", want.name, owner.Name)}
-	}
-	return &trouble{v1beta1.ReasonServiceNotReady, fmt.Sprintf("Service %s of an earlier VirtualMachineBMC is being deleted", want.name)}
 }
 
 // entryOf is what the registry is told of a BMC.
@@ -687,6 +676,7 @@ func (r *bmcs) observeFrontends(ctx context.Context, bmc *v1beta1.VirtualMachine
 			f.status.Replica = replicaIn(bmc.Status.Frontend, protocol)
 		}
 		if f.status.State == registry.Serving {
+			f.taken = r.taken.of(o.want.ref, sliceName(o.want, protocol))
 			var slice discoveryv1.EndpointSlice
 			err := r.client.Get(ctx, client.ObjectKey{Namespace: o.want.ref.Namespace, Name: sliceName(o.want, protocol)}, &slice)
 			if client.IgnoreNotFound(err) != nil {
@@ -694,7 +684,7 @@ func (r *bmcs) observeFrontends(ctx context.Context, bmc *v1beta1.VirtualMachine
 			}
 			at := o.want
 			at.mode = modeOf(f.status.Agent)
-			f.routed = err == nil && routes(&slice, f.status.Replica, r.ports.ofBMC(&at))
+			f.routed = err == nil && ownedBy(&slice, o.want.uid) && routes(&slice, f.status.Replica, r.ports.ofBMC(&at))
 		}
 		o.frontends = append(o.frontends, f)
 	}

@@ -78,6 +78,9 @@ type frontend struct {
 	status   registry.Status
 	// routed tells whether the EndpointSlice names the owner.
 	routed bool
+	// taken is what is the matter with an EndpointSlice of that name that is not the
+	// BMC's; nil: there is none.
+	taken *trouble
 }
 
 // ours are the types of the conditions that this package writes.
@@ -244,6 +247,8 @@ func (f *frontend) trouble(o *observation) *trouble {
 		return o.agentTrouble()
 	case f.status.State == registry.Pending:
 		return &trouble{v1beta1.ReasonFrontendAbsent, f.status.Problem}
+	case f.taken != nil:
+		return f.taken
 	case !f.routed:
 		return &trouble{v1beta1.ReasonFrontendPending, fmt.Sprintf("the EndpointSlice does not name pod %s yet", f.status.Replica)}
 	}
@@ -285,6 +290,7 @@ var announced = map[string]string{
 	v1beta1.ReasonServiceRefused:         "ApplyService",
 	v1beta1.ReasonServiceNotOwned:        "ApplyService",
 	v1beta1.ReasonFrontendFailed:         "Serve",
+	v1beta1.ReasonEndpointSliceNotOwned:  "ApplyEndpointSlice",
 	v1beta1.ReasonNothingEnabled:         "Serve",
 	v1beta1.ReasonAgentRefused:           "RunAgent",
 	v1beta1.ReasonAdoptionForbidden:      "Adopt",

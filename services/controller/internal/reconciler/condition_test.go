@@ -28,7 +28,7 @@ func fine() observation {
 		want: wantedVM(v1beta1.ServiceSpec{}), hypervisor: true, media: true, machine: "vm-uid",
 		service: &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, ClusterIP: "10.96.0.1"}},
 		frontends: []frontend{
-			{registryv1.Protocol_PROTOCOL_IPMI, serving, true}, {registryv1.Protocol_PROTOCOL_REDFISH, serving, true},
+			{protocol: registryv1.Protocol_PROTOCOL_IPMI, status: serving, routed: true}, {protocol: registryv1.Protocol_PROTOCOL_REDFISH, status: serving, routed: true},
 		},
 		certificate: ptrTo(yes(v1beta1.ConditionCertificateReady, v1beta1.ReasonCertificateIssued, "for a while")),
 	}

@@ -30,7 +30,9 @@ const behindTime = 100 * time.Millisecond
 // routing keeps the EndpointSlices of BMCs: clients reach the replica that the
 // registry says is the owner. It reads caches alone and writes what has changed.
 type routing struct {
-	client   client.Client
+	client client.Client
+	// live reads from the API server what no cache has.
+	live     client.Reader
 	registry *registry.Registry
 	ports    *ports
 	defaults Defaults
@@ -42,6 +44,10 @@ type routing struct {
 	fresh freshSlices
 	// agents are the objects of dedicated agents; nil: there are none.
 	agents *optional
+	// taken is told of EndpointSlices of others, and bmcs of the BMCs to look at again
+	// for that.
+	taken *takenSlices
+	bmcs  *queue
 }
 
 // freshSlices are EndpointSlices as they were moved last, so that none is moved
@@ -115,6 +121,7 @@ func (r *routing) reconcile(ctx context.Context, request reconcile.Request, ref 
 	if err := r.client.Get(ctx, request.NamespacedName, &bmc); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.fresh.newest(ref, nil) // Its EndpointSlices go with it.
+			r.taken.set(ref, nil)
 		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
@@ -180,18 +187,51 @@ func (r *routing) reconcile(ctx context.Context, request reconcile.Request, ref 
 			}
 		}
 	}
+	taken := map[string]trouble{}
 	for _, want := range wants {
-		if err := r.client.Apply(ctx, want.apply(), client.ForceOwnership, client.FieldOwner(fieldManager)); err != nil {
-			if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-				return reconcile.Result{}, nil
-			}
-			return reconcile.Result{}, fmt.Errorf("apply EndpointSlice %s: %w", want.name, err)
+		t, err := r.apply(ctx, w, &want)
+		switch {
+		case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+			return reconcile.Result{}, nil
+		case apierrors.IsConflict(err):
+			behind = true // It has come or gone meanwhile.
+		case err != nil:
+			return reconcile.Result{}, err
+		case t != nil:
+			taken[want.name] = *t
 		}
 	}
-	if behind {
+	if r.taken.set(ref, taken) {
+		r.bmcs.add(ref)
+	}
+	switch {
+	case behind:
 		return reconcile.Result{RequeueAfter: behindTime}, nil
+	case len(taken) > 0:
+		return reconcile.Result{RequeueAfter: retryTime}, nil
 	}
 	return reconcile.Result{}, nil
+}
+
+// apply makes an EndpointSlice what it is to be, if it is the BMC's or not there.
+// What is somebody else's is left alone, which is the trouble.
+func (r *routing) apply(ctx context.Context, w wanted, want *endpointSlice) (*trouble, error) {
+	// One that somebody else has made may have no label and not be in the cache.
+	is := &discoveryv1.EndpointSlice{}
+	err := r.live.Get(ctx, client.ObjectKey{Namespace: want.namespace, Name: want.name}, is)
+	switch {
+	case apierrors.IsNotFound(err):
+		is.UID = ""
+	case err != nil:
+		return nil, fmt.Errorf("get EndpointSlice %s: %w", want.name, err)
+	case !ownedBy(is, w.uid):
+		t := notOwned(ctx, r.client, "EndpointSlice", is, w.machine, v1beta1.ReasonEndpointSliceNotOwned, v1beta1.ReasonFrontendPending)
+		return &t, nil
+	}
+	if err := r.client.Apply(ctx, want.apply(is.UID), client.ForceOwnership, client.FieldOwner(fieldManager)); err != nil {
+		return nil, fmt.Errorf("apply EndpointSlice %s: %w", want.name, err)
+	}
+	return nil, nil
 }
 
 // pods reads the pods of what serves a BMC, and in which namespace those are; nil:

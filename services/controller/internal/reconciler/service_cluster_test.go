@@ -290,6 +290,69 @@ func TestService_of_somebody_else(t *testing.T) {
 	s.wantReady(bmc)
 }
 
+// TestService_sliceOfSomebodyElse: an EndpointSlice of the name that one of the BMC's
+// is to have is left alone, whatever labels it has and whoever else's it is.
+func TestService_sliceOfSomebodyElse(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.controller()
+	s.frontend("frontend-0", "10.0.0.10")
+	theirs := func(name string, labels map[string]string) *discoveryv1.EndpointSlice {
+		is := s.slice(name)
+		is.Labels, is.AddressType = labels, discoveryv1.AddressTypeIPv4
+		is.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.66"}}}
+		s.create(is)
+		return is
+	}
+	plain := theirs("vm-virtbmc-ipmi", map[string]string{"app": "theirs"})
+	labeled := theirs("vm-virtbmc-redfish", map[string]string{
+		v1beta1.LabelVirtualMachineBMCName: "vm-bmc", v1beta1.LabelVMName: "vm",
+		discoveryv1.LabelServiceName: "vm-virtbmc", discoveryv1.LabelManagedBy: "theirs",
+	})
+	further := theirs("theirs", map[string]string{discoveryv1.LabelServiceName: "vm-virtbmc", discoveryv1.LabelManagedBy: "theirs"})
+	bmc := s.complete("vm")
+	s.wantCondition(bmc, v1beta1.ConditionReady, metav1.ConditionFalse, v1beta1.ReasonEndpointSliceNotOwned)
+	s.wantCondition(bmc, v1beta1.ConditionFrontendReady, metav1.ConditionFalse, v1beta1.ReasonEndpointSliceNotOwned)
+	s.wantEvent(bmc, "Warning", v1beta1.ReasonEndpointSliceNotOwned)
+	for _, is := range []*discoveryv1.EndpointSlice{plain, labeled, further} {
+		now := s.slice(is.Name)
+		if err := s.Get(t.Context(), client.ObjectKeyFromObject(now), now); err != nil {
+			t.Fatal(err)
+		}
+		if now.ResourceVersion != is.ResourceVersion {
+			t.Errorf("EndpointSlice %s has become %+v", is.Name, now)
+		}
+	}
+	s.remove(plain)
+	// One without the BMC's labels is not watched: looked for again by anything that
+	// happens to the BMC, else after 30 s.
+	s.remove(labeled)
+	s.wantRoute("vm-virtbmc-ipmi", "10.0.0.10")
+	s.wantRoute("vm-virtbmc-redfish", "10.0.0.10")
+	s.wantReady(bmc)
+
+	// That of another BMC, which has no Service of its own to hold against it.
+	second := s.bmc("second")
+	s.create(s.machine("second"))
+	s.create(s.secret("second-secret", map[string]string{"username": "admin", "password": "first"}))
+	held := s.slice("second-virtbmc-ipmi")
+	held.AddressType = discoveryv1.AddressTypeIPv4
+	held.OwnerReferences = []metav1.OwnerReference{{
+		APIVersion: v1beta1.GroupVersion.String(), Kind: "VirtualMachineBMC", Name: bmc.Name, UID: bmc.UID, Controller: ptrTo(true),
+	}}
+	s.create(held)
+	s.create(second)
+	s.wantCondition(second, v1beta1.ConditionFrontendReady, metav1.ConditionFalse, v1beta1.ReasonFrontendPending)
+	s.wantRoute("second-virtbmc-redfish", "10.0.0.10")
+	now := s.slice(held.Name)
+	if err := s.Get(t.Context(), client.ObjectKeyFromObject(now), now); err != nil {
+		t.Fatal(err)
+	}
+	if now.ResourceVersion != held.ResourceVersion {
+		t.Errorf("EndpointSlice %s has become %+v", held.Name, now)
+	}
+}
+
 // TestService_refused: what the API server says is the condition's message.
 func TestService_refused(t *testing.T) {
 	t.Parallel()

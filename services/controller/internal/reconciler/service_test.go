@@ -261,7 +261,7 @@ func TestSliceOf(t *testing.T) {
 			}
 			s := sliceOf(w, tc.protocol, ports, owner)
 			var is, want discoveryv1.EndpointSlice
-			if err := convert(s.apply(), &is); err != nil {
+			if err := convert(s.apply(""), &is); err != nil {
 				t.Fatal(err)
 			}
 			if err := json.Unmarshal([]byte(tc.want), &want); err != nil {
@@ -314,7 +314,7 @@ func TestEndpointSlice_inSync(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var is discoveryv1.EndpointSlice
-			if err := convert(s.apply(), &is); err != nil {
+			if err := convert(s.apply(""), &is); err != nil {
 				t.Fatal(err)
 			}
 			edit(&is)

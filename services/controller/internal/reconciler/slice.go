@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	discoveryv1ac "k8s.io/client-go/applyconfigurations/discovery/v1"
 	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
@@ -74,12 +75,16 @@ func sliceOf(w wanted, protocol registryv1.Protocol, ports map[listener]int32, p
 	return s
 }
 
-// apply returns the EndpointSlice for server-side apply.
-func (s *endpointSlice) apply() *discoveryv1ac.EndpointSliceApplyConfiguration {
+// apply returns the EndpointSlice for server-side apply; uid is that of the one
+// that there is, empty when there is none.
+func (s *endpointSlice) apply(uid types.UID) *discoveryv1ac.EndpointSliceApplyConfiguration {
 	a := discoveryv1ac.EndpointSlice(s.name, s.namespace).
 		WithLabels(s.labels).WithOwnerReferences(s.owner).WithAddressType(s.family)
 	for _, port := range s.ports {
 		a.WithPorts(discoveryv1ac.EndpointPort().WithName(port.name).WithProtocol(port.protocol).WithPort(port.port))
+	}
+	if uid != "" {
+		a.WithUID(uid)
 	}
 	if s.pod == nil {
 		return a

@@ -144,6 +144,7 @@ type Source struct {
 	machines queue
 	start    *start
 	moves    *moves
+	taken    takenSlices
 	registry *registry.Registry
 	ports    *ports
 	manager  manager.Manager
@@ -507,7 +508,7 @@ func (s *Source) setupBMCs(ctx context.Context, accounts Accounts) error {
 	r := &bmcs{
 		client: s.manager.GetClient(), live: s.manager.GetAPIReader(), registry: s.registry, apis: s.apis, ports: s.ports,
 		accounts: accounts, defaults: s.config.Defaults, events: s.manager.GetEventRecorder(EventSource), log: s.config.Log,
-		start: s.start, rights: s.rights, scope: s.scope, webhooks: s.webhooksProblem, routes: &s.routes, again: &s.bmcs, moves: s.moves,
+		start: s.start, rights: s.rights, scope: s.scope, webhooks: s.webhooksProblem, routes: &s.routes, again: &s.bmcs, moves: s.moves, taken: &s.taken,
 		waiting: map[registry.Ref]struct{}{}, ipmi: map[registry.Ref]struct{}{}, secrets: map[registry.Ref]readSecret{}, applied: map[registry.Ref]service{},
 		routedSince: map[registry.Ref]time.Time{}, routeTime: s.config.RouteTime, leftTime: s.config.LeftTime,
 		certificates: s.config.Certificates, domain: s.config.ClusterDomain,
@@ -518,7 +519,7 @@ func (s *Source) setupBMCs(ctx context.Context, accounts Accounts) error {
 		WithOptions(controller.Options{MaxConcurrentReconciles: bmcWorkers}).
 		// A BMC's machine may be another's too, who gets it or loses it.
 		Watches(&v1beta1.VirtualMachineBMC{}, s.bmcHandler()).
-		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(s.ofService)).
+		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(s.ofNamed)).
 		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, secret client.Object) []reconcile.Request {
 			return append(s.indexed(ctx, secret.GetNamespace(), indexSecret, secret.GetName()),
 				s.indexed(ctx, secret.GetNamespace(), indexCertificate, secret.GetName())...)
@@ -595,11 +596,11 @@ func (s *Source) setupRouting() error {
 		return fmt.Errorf("make client of routing: %w", err)
 	}
 	r := &routing{
-		client: own, registry: s.registry, ports: s.ports, defaults: s.config.Defaults, start: s.start, moves: s.moves, namespace: s.config.Namespace, agents: s.agents,
+		client: own, live: s.manager.GetAPIReader(), registry: s.registry, taken: &s.taken, bmcs: &s.bmcs, ports: s.ports, defaults: s.config.Defaults, start: s.start, moves: s.moves, namespace: s.config.Namespace, agents: s.agents,
 	}
 	return builder.ControllerManagedBy(s.manager).Named("routing").
 		WithOptions(controller.Options{MaxConcurrentReconciles: routingWorkers}).
-		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(ofLabel)).
+		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(s.ofNamed)).
 		Watches(&corev1.Pod{}, handler.Funcs{
 			CreateFunc: func(ctx context.Context, e event.CreateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 				s.podChanged(ctx, e.Object, q)
@@ -817,10 +818,10 @@ func (s *Source) bmcHandler() handler.EventHandler {
 	}
 }
 
-// ofService returns the BMC that a Service belongs to, and those that wait for
-// its name.
-func (s *Source) ofService(ctx context.Context, service client.Object) []reconcile.Request {
-	return append(ofLabel(ctx, service), s.indexed(ctx, service.GetNamespace(), indexMachine, service.GetLabels()[v1beta1.LabelVMName])...)
+// ofNamed returns the BMC that a Service or EndpointSlice belongs to, and those that
+// wait for its name.
+func (s *Source) ofNamed(ctx context.Context, object client.Object) []reconcile.Request {
+	return append(ofLabel(ctx, object), s.indexed(ctx, object.GetNamespace(), indexMachine, object.GetLabels()[v1beta1.LabelVMName])...)
 }
 
 // ofLabel returns the BMC that an object belongs to.
