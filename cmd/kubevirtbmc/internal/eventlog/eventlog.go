@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The KubeVirtBMC Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package eventlog has the event logs of standalone mode: in memory, so that they
-// are gone with the process. Of StateService it serves nothing else.
+// Package eventlog has the event logs and event subscriptions of standalone mode: in
+// memory, so that they are gone with the process.
 package eventlog
 
 import (
@@ -34,6 +34,9 @@ type eventLog struct {
 	events   []*statev1.Event
 	last     uint64 // Sequence of the newest entry that there ever was.
 	revision uint64
+
+	subscriptions []*statev1.Subscription
+	watchers      map[chan *statev1.Event]struct{}
 }
 
 // New returns a service whose logs are empty.
@@ -82,6 +85,7 @@ func (s *Service) AppendEvents(_ context.Context, request *statev1.AppendEventsR
 		l.revision++
 		e.Sequence = l.last
 		l.events = append(l.events, e)
+		l.publish(e)
 	}
 	if over := len(l.events) - Capacity; over > 0 {
 		l.events = slices.Clone(l.events[over:])

@@ -22,14 +22,12 @@ import (
 
 // Keys of the ConfigMap.
 const (
-	keyEvents        = "events"
-	keyNext          = "next"
-	keySubscriptions = "subscriptions"
-	keyUnreadable    = "unreadable"
+	keyEvents     = "events"
+	keyNext       = "next"
+	keyUnreadable = "unreadable"
 )
 
-// Bounds of the ConfigMap, which may have 1 MiB in all: the rest is for 20
-// subscriptions of at most 14 KiB.
+// Bounds of the ConfigMap, which may have 1 MiB in all.
 const (
 	// Capacity is how many entries an event log has.
 	Capacity       = 500

@@ -24,6 +24,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	corev1 "k8s.io/api/core/v1"
@@ -423,17 +424,6 @@ func TestEvents_sizeLimit(t *testing.T) {
 	if len(got) < 50 || len(got) > record.Capacity || got[len(got)-1] != "1200 5-199" {
 		t.Errorf("%d entries, the last is %q", len(got), got[len(got)-1])
 	}
-	// Subscriptions still fit in.
-	for range state.MaxSubscriptions {
-		_, err := c.CreateSubscription(t.Context(), &statev1.CreateSubscriptionRequest{Bmc: s.ref, Subscription: &statev1.Subscription{
-			Destination: "http://a/" + strings.Repeat("\x01", 2039), Context: costly[:256],
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	_, err := c.CreateSubscription(t.Context(), &statev1.CreateSubscriptionRequest{Bmc: s.ref, Subscription: &statev1.Subscription{Destination: "http://a/"}})
-	wantReason(t, err, errorsv1.Reason_REASON_LIMIT_REACHED)
 	s.append(c, event("last", "one"))
 }
 
@@ -516,7 +506,6 @@ func TestEvents_editedByHand(t *testing.T) {
 	object := s.configMap()
 	object.Data["events"] = "oops\n" + object.Data["events"] + "{\"sequence\":"
 	object.Data["next"] = "soon"
-	object.Data["subscriptions"] = "?\n"
 	object.Data["mine"] = "kept"
 	object.Annotations = map[string]string{"note": "kept"}
 	if _, err := s.core.ConfigMaps(s.namespace).Update(t.Context(), object, metav1.UpdateOptions{}); err != nil {
@@ -524,11 +513,8 @@ func TestEvents_editedByHand(t *testing.T) {
 	}
 	s.append(c, event("c", "three"))
 	s.wantList(c, "1 a", "2 b", "3 c")
-	if _, err := c.CreateSubscription(t.Context(), &statev1.CreateSubscriptionRequest{Bmc: s.ref, Subscription: &statev1.Subscription{Destination: "https://192.0.2.1/"}}); err != nil {
-		t.Error(err)
-	}
 	object = s.configMap()
-	for _, text := range []string{"oops\n", `{"sequence":`, "?\n"} {
+	for _, text := range []string{"oops\n", `{"sequence":`} {
 		if !strings.Contains(object.Data["unreadable"], text) {
 			t.Errorf("%q is lost; kept is %q", text, object.Data["unreadable"])
 		}
@@ -722,7 +708,11 @@ func TestSubscriptions(t *testing.T) {
 	c := s.controller()
 	wanted := &statev1.Subscription{
 		Id: "ignored", Destination: "https://192.0.2.1/events", Context: "rack 7",
-		Kinds: []statev1.EventKind{statev1.EventKind_EVENT_KIND_POWER, statev1.EventKind_EVENT_KIND_BMC},
+		Kinds:            []statev1.EventKind{statev1.EventKind_EVENT_KIND_POWER, statev1.EventKind_EVENT_KIND_BMC},
+		RegistryPrefixes: []string{"ResourceEvent"}, ResourceTypes: []string{"ComputerSystem"},
+		MessageIds: []string{"ResourceEvent.1.4.ResourcePoweredOn"}, OriginResources: []string{"/redfish/v1/Systems/1"}, SubordinateResources: true,
+		HttpHeaders: []*statev1.HTTPHeader{{Name: "Authorization", Value: "Bearer of-the-receiver"}},
+		RetryPolicy: statev1.DeliveryRetryPolicy_DELIVERY_RETRY_POLICY_SUSPEND_RETRIES, VerifyCertificate: true, Owner: "admin",
 	}
 	created, err := c.CreateSubscription(t.Context(), &statev1.CreateSubscriptionRequest{Bmc: s.ref, Subscription: wanted})
 	if err != nil {
@@ -740,6 +730,35 @@ func TestSubscriptions(t *testing.T) {
 	if d := cmp.Diff([]*statev1.Subscription{created.GetSubscription()}, list.GetSubscriptions(), protocmp.Transform()); d != "" {
 		t.Errorf("subscriptions (-want +got):\n%s", d)
 	}
+	if raw := fmt.Sprint(s.configMap().Data); strings.Contains(raw, "of-the-receiver") {
+		t.Errorf("a header's value is in the ConfigMap: %s", raw)
+	}
+	// Another controller has it too, and what a change leaves out stays.
+	other := s.controller()
+	want := proto.CloneOf(created.GetSubscription())
+	want.Context, want.HttpHeaders, want.VerifyCertificate = "rack 8", []*statev1.HTTPHeader{{Name: "X-Token", Value: "new"}}, false
+	changed, err := other.UpdateSubscription(t.Context(), &statev1.UpdateSubscriptionRequest{
+		Bmc: s.ref, Id: want.GetId(), Context: new("rack 8"), VerifyCertificate: new(false), HttpHeaders: &statev1.HTTPHeaders{Headers: want.GetHttpHeaders()},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(want, changed.GetSubscription(), protocmp.Transform()); d != "" {
+		t.Errorf("changed (-want +got):\n%s", d)
+	}
+	_, err = c.UpdateSubscription(t.Context(), &statev1.UpdateSubscriptionRequest{Bmc: s.ref, Id: "another"})
+	wantReason(t, err, errorsv1.Reason_REASON_ENTRY_NOT_FOUND)
+	for range state.MaxSubscriptions - 1 {
+		costly := &statev1.Subscription{Destination: "http://a/" + strings.Repeat("\x01", 2039), Context: strings.Repeat("\x01", 256)}
+		for range 16 {
+			costly.HttpHeaders = append(costly.HttpHeaders, &statev1.HTTPHeader{Name: strings.Repeat("a", 64), Value: strings.Repeat("\"", 1024)})
+		}
+		if _, err := c.CreateSubscription(t.Context(), &statev1.CreateSubscriptionRequest{Bmc: s.ref, Subscription: costly}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err = c.CreateSubscription(t.Context(), &statev1.CreateSubscriptionRequest{Bmc: s.ref, Subscription: &statev1.Subscription{Destination: "http://a/"}})
+	wantReason(t, err, errorsv1.Reason_REASON_LIMIT_REACHED)
 	remove := &statev1.DeleteSubscriptionRequest{Bmc: s.ref, Id: created.GetSubscription().GetId()}
 	if _, err := c.DeleteSubscription(t.Context(), remove); err != nil {
 		t.Fatal(err)

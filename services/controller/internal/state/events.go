@@ -197,7 +197,7 @@ func (s *Store) Subscriptions(ctx context.Context, ref registry.Ref) ([]*statev1
 	if err != nil {
 		return nil, err
 	}
-	o, err := s.states.read(ctx, ref, uid)
+	o, err := s.subscriptions.read(ctx, ref, uid)
 	if err != nil || o == nil {
 		return nil, s.translate(ctx, ref, err)
 	}
@@ -219,20 +219,40 @@ func (s *Store) Subscribe(ctx context.Context, ref registry.Ref, wanted *statev1
 	return added, err
 }
 
+// UpdateSubscription changes an event subscription and returns it. ENTRY_NOT_FOUND
+// when it is not there.
+func (s *Store) UpdateSubscription(ctx context.Context, ref registry.Ref, id string, change func(*statev1.Subscription)) (*statev1.Subscription, error) {
+	var changed *statev1.Subscription
+	err := s.changeSubscriptions(ctx, ref, func(list []*statev1.Subscription) ([]*statev1.Subscription, error) {
+		i := slices.IndexFunc(list, func(one *statev1.Subscription) bool { return one.GetId() == id })
+		if i < 0 {
+			return nil, errNoSubscription()
+		}
+		changed = list[i]
+		change(changed)
+		return list, nil
+	})
+	return changed, err
+}
+
+func errNoSubscription() error {
+	return grpcstatus.New(errorsv1.Reason_REASON_ENTRY_NOT_FOUND, "the BMC has no such event subscription")
+}
+
 // Unsubscribe removes an event subscription. ENTRY_NOT_FOUND when it is not
 // there.
 func (s *Store) Unsubscribe(ctx context.Context, ref registry.Ref, id string) error {
 	return s.changeSubscriptions(ctx, ref, func(list []*statev1.Subscription) ([]*statev1.Subscription, error) {
 		i := slices.IndexFunc(list, func(one *statev1.Subscription) bool { return one.GetId() == id })
 		if i < 0 {
-			return nil, grpcstatus.New(errorsv1.Reason_REASON_ENTRY_NOT_FOUND, "the BMC has no such event subscription")
+			return nil, errNoSubscription()
 		}
 		return slices.Delete(list, i, i+1), nil
 	})
 }
 
 func (s *Store) changeSubscriptions(ctx context.Context, ref registry.Ref, apply func([]*statev1.Subscription) ([]*statev1.Subscription, error)) error {
-	_, err := s.states.change(ctx, ref, func(data map[string][]byte) error {
+	_, err := s.subscriptions.change(ctx, ref, func(data map[string][]byte) error {
 		list, unreadable := record.ParseSubscriptions(data)
 		list, err := apply(list)
 		if err != nil {

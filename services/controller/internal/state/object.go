@@ -26,13 +26,15 @@ const LabelContent = "bmc.kubevirt.io/content"
 
 // Values of LabelContent.
 const (
-	contentState    = "state"
-	contentAccounts = "accounts"
+	contentState         = "state"
+	contentAccounts      = "accounts"
+	contentSubscriptions = "subscriptions"
 )
 
 const (
-	stateSuffix    = "-bmc-state"
-	accountsSuffix = "-bmc-accounts"
+	stateSuffix         = "-bmc-state"
+	accountsSuffix      = "-bmc-accounts"
+	subscriptionsSuffix = "-bmc-subscriptions"
 	// maxName is how long the name of an object may be (RFC 1123 subdomain).
 	maxName = 253
 )

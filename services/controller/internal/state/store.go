@@ -71,9 +71,11 @@ type Store struct {
 	bmcs     []cache.SharedIndexInformer
 	states   *keeper
 	accounts *keeper
-	logs     *logs
-	hub      *hub
-	troubles sync.Map // what was last said of each resource
+	// subscriptions are apart from the log: their headers are secrets.
+	subscriptions *keeper
+	logs          *logs
+	hub           *hub
+	troubles      sync.Map // what was last said of each resource
 }
 
 // New makes a store. It answers nothing before Run has read which BMCs there
@@ -90,6 +92,7 @@ func New(config Config) (*Store, error) {
 		store: s, kind: configMaps{config.Core}, content: contentState, suffix: stateSuffix, seen: lru.New(cachedStates), keep: true,
 	}
 	s.accounts = &keeper{store: s, kind: secrets{config.Core}, content: contentAccounts, suffix: accountsSuffix, seen: lru.New(cachedStates)}
+	s.subscriptions = &keeper{store: s, kind: secrets{config.Core}, content: contentSubscriptions, suffix: subscriptionsSuffix, seen: lru.New(cachedStates)}
 	s.hub = newHub(s)
 	s.logs = &logs{store: s, writers: map[registry.Ref]*writer{}}
 	for _, namespace := range config.Namespaces {
@@ -137,6 +140,7 @@ func (s *Store) watch(namespace string) error {
 		{BMCs, "", &s.bmcs, s.bmcChanged},
 		{core("configmaps"), contentState, &s.states.informers, s.states.changed},
 		{core("secrets"), contentAccounts, &s.accounts.informers, s.accounts.changed},
+		{core("secrets"), contentSubscriptions, &s.subscriptions.informers, s.subscriptions.changed},
 	} {
 		i, err := informer(w.resource, w.content, w.handle)
 		if err != nil {
@@ -179,7 +183,7 @@ func told(object any, gone bool, handle func(*metav1.PartialObjectMetadata, bool
 // accepted.
 func (s *Store) Run(ctx context.Context) error {
 	var group sync.WaitGroup
-	for _, informers := range [][]cache.SharedIndexInformer{s.bmcs, s.states.informers, s.accounts.informers} {
+	for _, informers := range [][]cache.SharedIndexInformer{s.bmcs, s.states.informers, s.accounts.informers, s.subscriptions.informers} {
 		for _, i := range informers {
 			group.Go(func() { i.RunWithContext(ctx) })
 		}
@@ -192,7 +196,7 @@ func (s *Store) Run(ctx context.Context) error {
 
 // Ready tells whether the caches are filled.
 func (s *Store) Ready() bool {
-	return synced(s.bmcs) && synced(s.states.informers) && synced(s.accounts.informers)
+	return synced(s.bmcs) && synced(s.states.informers) && synced(s.accounts.informers) && synced(s.subscriptions.informers)
 }
 
 func synced(informers []cache.SharedIndexInformer) bool {
@@ -271,9 +275,10 @@ func (k *keeper) changed(m *metav1.PartialObjectMetadata, gone bool) {
 		if gone {
 			k.seen.Remove(ref)
 		}
-		if k.content == contentState {
+		switch {
+		case k.content == contentState:
 			k.store.hub.refresh(ref)
-		} else if k.store.config.AccountsChanged != nil {
+		case k.content == contentAccounts && k.store.config.AccountsChanged != nil:
 			k.store.config.AccountsChanged(ref)
 		}
 	}

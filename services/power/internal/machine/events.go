@@ -244,7 +244,7 @@ func news(m *hypervisor.Machine, rec *record.Record, now time.Time) ([]*statev1.
 			is.Moves++
 			add(&statev1.Event{
 				Id: "moved-" + runs.UID + "-" + strconv.Itoa(is.Moves), Severity: statev1.EventSeverity_EVENT_SEVERITY_OK,
-				Kind: statev1.EventKind_EVENT_KIND_MACHINE, Message: "Moved: the machine runs on another node of the cluster now.",
+				Kind: statev1.EventKind_EVENT_KIND_MACHINE, Code: statev1.EventCode_EVENT_CODE_MOVED, Message: "Moved: the machine runs on another node of the cluster now.",
 			}, now)
 		}
 		is.Node = runs.Node

@@ -188,6 +188,8 @@ const (
 	EventCode_EVENT_CODE_LOG_CLEARED EventCode = 10
 	// The watchdog timer ran out.
 	EventCode_EVENT_CODE_WATCHDOG_EXPIRED EventCode = 11
+	// The running machine moved to another node.
+	EventCode_EVENT_CODE_MOVED EventCode = 12
 )
 
 // Enum value maps for EventCode.
@@ -205,6 +207,7 @@ var (
 		9:  "EVENT_CODE_LOGIN_FAILED",
 		10: "EVENT_CODE_LOG_CLEARED",
 		11: "EVENT_CODE_WATCHDOG_EXPIRED",
+		12: "EVENT_CODE_MOVED",
 	}
 	EventCode_value = map[string]int32{
 		"EVENT_CODE_UNSPECIFIED":           0,
@@ -219,6 +222,7 @@ var (
 		"EVENT_CODE_LOGIN_FAILED":          9,
 		"EVENT_CODE_LOG_CLEARED":           10,
 		"EVENT_CODE_WATCHDOG_EXPIRED":      11,
+		"EVENT_CODE_MOVED":                 12,
 	}
 )
 
@@ -247,6 +251,69 @@ func (x EventCode) Number() protoreflect.EnumNumber {
 // Deprecated: Use EventCode.Descriptor instead.
 func (EventCode) EnumDescriptor() ([]byte, []int) {
 	return file_bmc_state_v1_state_proto_rawDescGZIP(), []int{2}
+}
+
+// DeliveryRetryPolicy is what happens to a subscription when events can't be
+// delivered.
+type DeliveryRetryPolicy int32
+
+const (
+	// As RETRY_FOREVER_WITH_BACKOFF.
+	DeliveryRetryPolicy_DELIVERY_RETRY_POLICY_UNSPECIFIED DeliveryRetryPolicy = 0
+	// The subscription is removed after a number of retries.
+	DeliveryRetryPolicy_DELIVERY_RETRY_POLICY_TERMINATE_AFTER_RETRIES DeliveryRetryPolicy = 1
+	// Nothing more is sent after a number of retries until somebody resumes the
+	// subscription.
+	DeliveryRetryPolicy_DELIVERY_RETRY_POLICY_SUSPEND_RETRIES DeliveryRetryPolicy = 2
+	// Each event gets a number of tries.
+	DeliveryRetryPolicy_DELIVERY_RETRY_POLICY_RETRY_FOREVER DeliveryRetryPolicy = 3
+	// The same, at longer and longer intervals.
+	DeliveryRetryPolicy_DELIVERY_RETRY_POLICY_RETRY_FOREVER_WITH_BACKOFF DeliveryRetryPolicy = 4
+)
+
+// Enum value maps for DeliveryRetryPolicy.
+var (
+	DeliveryRetryPolicy_name = map[int32]string{
+		0: "DELIVERY_RETRY_POLICY_UNSPECIFIED",
+		1: "DELIVERY_RETRY_POLICY_TERMINATE_AFTER_RETRIES",
+		2: "DELIVERY_RETRY_POLICY_SUSPEND_RETRIES",
+		3: "DELIVERY_RETRY_POLICY_RETRY_FOREVER",
+		4: "DELIVERY_RETRY_POLICY_RETRY_FOREVER_WITH_BACKOFF",
+	}
+	DeliveryRetryPolicy_value = map[string]int32{
+		"DELIVERY_RETRY_POLICY_UNSPECIFIED":                0,
+		"DELIVERY_RETRY_POLICY_TERMINATE_AFTER_RETRIES":    1,
+		"DELIVERY_RETRY_POLICY_SUSPEND_RETRIES":            2,
+		"DELIVERY_RETRY_POLICY_RETRY_FOREVER":              3,
+		"DELIVERY_RETRY_POLICY_RETRY_FOREVER_WITH_BACKOFF": 4,
+	}
+)
+
+func (x DeliveryRetryPolicy) Enum() *DeliveryRetryPolicy {
+	p := new(DeliveryRetryPolicy)
+	*p = x
+	return p
+}
+
+func (x DeliveryRetryPolicy) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (DeliveryRetryPolicy) Descriptor() protoreflect.EnumDescriptor {
+	return file_bmc_state_v1_state_proto_enumTypes[3].Descriptor()
+}
+
+func (DeliveryRetryPolicy) Type() protoreflect.EnumType {
+	return &file_bmc_state_v1_state_proto_enumTypes[3]
+}
+
+func (x DeliveryRetryPolicy) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use DeliveryRetryPolicy.Descriptor instead.
+func (DeliveryRetryPolicy) EnumDescriptor() ([]byte, []int) {
+	return file_bmc_state_v1_state_proto_rawDescGZIP(), []int{3}
 }
 
 // Event is an entry of a BMC's event log.
@@ -1299,7 +1366,27 @@ type Subscription struct {
 	// Text that each event carries back to the subscriber.
 	Context string `protobuf:"bytes,3,opt,name=context,proto3" json:"context,omitempty"`
 	// Kinds of event to send; empty: all.
-	Kinds         []EventKind `protobuf:"varint,4,rep,packed,name=kinds,proto3,enum=bmc.state.v1.EventKind" json:"kinds,omitempty"`
+	Kinds []EventKind `protobuf:"varint,4,rep,packed,name=kinds,proto3,enum=bmc.state.v1.EventKind" json:"kinds,omitempty"`
+	// Registries whose messages to send, as ResourceEvent; empty: all.
+	RegistryPrefixes []string `protobuf:"bytes,5,rep,name=registry_prefixes,json=registryPrefixes,proto3" json:"registry_prefixes,omitempty"`
+	// Redfish types of the resources whose events to send, as ComputerSystem; empty:
+	// all.
+	ResourceTypes []string `protobuf:"bytes,6,rep,name=resource_types,json=resourceTypes,proto3" json:"resource_types,omitempty"`
+	// Messages to send, as ResourceEvent.1.4.ResourcePoweredOn, of any version;
+	// empty: all.
+	MessageIds []string `protobuf:"bytes,7,rep,name=message_ids,json=messageIds,proto3" json:"message_ids,omitempty"`
+	// URIs of the Redfish resources whose events to send; empty: all.
+	OriginResources []string `protobuf:"bytes,8,rep,name=origin_resources,json=originResources,proto3" json:"origin_resources,omitempty"`
+	// Whether events of what is below the origin resources are sent as well.
+	SubordinateResources bool `protobuf:"varint,9,opt,name=subordinate_resources,json=subordinateResources,proto3" json:"subordinate_resources,omitempty"`
+	// Headers to send along. Never logged.
+	HttpHeaders []*HTTPHeader `protobuf:"bytes,10,rep,name=http_headers,json=httpHeaders,proto3" json:"http_headers,omitempty"`
+	// What happens when events can't be delivered.
+	RetryPolicy DeliveryRetryPolicy `protobuf:"varint,11,opt,name=retry_policy,json=retryPolicy,proto3,enum=bmc.state.v1.DeliveryRetryPolicy" json:"retry_policy,omitempty"`
+	// Whether an https server has to show a certificate that is trusted.
+	VerifyCertificate bool `protobuf:"varint,12,opt,name=verify_certificate,json=verifyCertificate,proto3" json:"verify_certificate,omitempty"`
+	// Name of the user who subscribed; empty: none that has one.
+	Owner         string `protobuf:"bytes,13,opt,name=owner,proto3" json:"owner,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1362,6 +1449,124 @@ func (x *Subscription) GetKinds() []EventKind {
 	return nil
 }
 
+func (x *Subscription) GetRegistryPrefixes() []string {
+	if x != nil {
+		return x.RegistryPrefixes
+	}
+	return nil
+}
+
+func (x *Subscription) GetResourceTypes() []string {
+	if x != nil {
+		return x.ResourceTypes
+	}
+	return nil
+}
+
+func (x *Subscription) GetMessageIds() []string {
+	if x != nil {
+		return x.MessageIds
+	}
+	return nil
+}
+
+func (x *Subscription) GetOriginResources() []string {
+	if x != nil {
+		return x.OriginResources
+	}
+	return nil
+}
+
+func (x *Subscription) GetSubordinateResources() bool {
+	if x != nil {
+		return x.SubordinateResources
+	}
+	return false
+}
+
+func (x *Subscription) GetHttpHeaders() []*HTTPHeader {
+	if x != nil {
+		return x.HttpHeaders
+	}
+	return nil
+}
+
+func (x *Subscription) GetRetryPolicy() DeliveryRetryPolicy {
+	if x != nil {
+		return x.RetryPolicy
+	}
+	return DeliveryRetryPolicy_DELIVERY_RETRY_POLICY_UNSPECIFIED
+}
+
+func (x *Subscription) GetVerifyCertificate() bool {
+	if x != nil {
+		return x.VerifyCertificate
+	}
+	return false
+}
+
+func (x *Subscription) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+// HTTPHeader is a header of a request.
+type HTTPHeader struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Value, which may be a secret.
+	Value         string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HTTPHeader) Reset() {
+	*x = HTTPHeader{}
+	mi := &file_bmc_state_v1_state_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HTTPHeader) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HTTPHeader) ProtoMessage() {}
+
+func (x *HTTPHeader) ProtoReflect() protoreflect.Message {
+	mi := &file_bmc_state_v1_state_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HTTPHeader.ProtoReflect.Descriptor instead.
+func (*HTTPHeader) Descriptor() ([]byte, []int) {
+	return file_bmc_state_v1_state_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *HTTPHeader) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *HTTPHeader) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
 // ListSubscriptionsRequest asks for a BMC's event subscriptions.
 type ListSubscriptionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1373,7 +1578,7 @@ type ListSubscriptionsRequest struct {
 
 func (x *ListSubscriptionsRequest) Reset() {
 	*x = ListSubscriptionsRequest{}
-	mi := &file_bmc_state_v1_state_proto_msgTypes[19]
+	mi := &file_bmc_state_v1_state_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1385,7 +1590,7 @@ func (x *ListSubscriptionsRequest) String() string {
 func (*ListSubscriptionsRequest) ProtoMessage() {}
 
 func (x *ListSubscriptionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bmc_state_v1_state_proto_msgTypes[19]
+	mi := &file_bmc_state_v1_state_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1398,7 +1603,7 @@ func (x *ListSubscriptionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSubscriptionsRequest.ProtoReflect.Descriptor instead.
 func (*ListSubscriptionsRequest) Descriptor() ([]byte, []int) {
-	return file_bmc_state_v1_state_proto_rawDescGZIP(), []int{19}
+	return file_bmc_state_v1_state_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListSubscriptionsRequest) GetBmc() *v1.BMCReference {
@@ -1419,7 +1624,7 @@ type ListSubscriptionsResponse struct {
 
 func (x *ListSubscriptionsResponse) Reset() {
 	*x = ListSubscriptionsResponse{}
-	mi := &file_bmc_state_v1_state_proto_msgTypes[20]
+	mi := &file_bmc_state_v1_state_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1431,7 +1636,7 @@ func (x *ListSubscriptionsResponse) String() string {
 func (*ListSubscriptionsResponse) ProtoMessage() {}
 
 func (x *ListSubscriptionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bmc_state_v1_state_proto_msgTypes[20]
+	mi := &file_bmc_state_v1_state_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1444,7 +1649,7 @@ func (x *ListSubscriptionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSubscriptionsResponse.ProtoReflect.Descriptor instead.
 func (*ListSubscriptionsResponse) Descriptor() ([]byte, []int) {
-	return file_bmc_state_v1_state_proto_rawDescGZIP(), []int{20}
+	return file_bmc_state_v1_state_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListSubscriptionsResponse) GetSubscriptions() []*Subscription {
@@ -1467,7 +1672,7 @@ type CreateSubscriptionRequest struct {
 
 func (x *CreateSubscriptionRequest) Reset() {
 	*x = CreateSubscriptionRequest{}
-	mi := &file_bmc_state_v1_state_proto_msgTypes[21]
+	mi := &file_bmc_state_v1_state_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1479,7 +1684,7 @@ func (x *CreateSubscriptionRequest) String() string {
 func (*CreateSubscriptionRequest) ProtoMessage() {}
 
 func (x *CreateSubscriptionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bmc_state_v1_state_proto_msgTypes[21]
+	mi := &file_bmc_state_v1_state_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1492,7 +1697,7 @@ func (x *CreateSubscriptionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateSubscriptionRequest.ProtoReflect.Descriptor instead.
 func (*CreateSubscriptionRequest) Descriptor() ([]byte, []int) {
-	return file_bmc_state_v1_state_proto_rawDescGZIP(), []int{21}
+	return file_bmc_state_v1_state_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CreateSubscriptionRequest) GetBmc() *v1.BMCReference {
@@ -1520,7 +1725,7 @@ type CreateSubscriptionResponse struct {
 
 func (x *CreateSubscriptionResponse) Reset() {
 	*x = CreateSubscriptionResponse{}
-	mi := &file_bmc_state_v1_state_proto_msgTypes[22]
+	mi := &file_bmc_state_v1_state_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1532,7 +1737,7 @@ func (x *CreateSubscriptionResponse) String() string {
 func (*CreateSubscriptionResponse) ProtoMessage() {}
 
 func (x *CreateSubscriptionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bmc_state_v1_state_proto_msgTypes[22]
+	mi := &file_bmc_state_v1_state_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1545,10 +1750,194 @@ func (x *CreateSubscriptionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateSubscriptionResponse.ProtoReflect.Descriptor instead.
 func (*CreateSubscriptionResponse) Descriptor() ([]byte, []int) {
-	return file_bmc_state_v1_state_proto_rawDescGZIP(), []int{22}
+	return file_bmc_state_v1_state_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *CreateSubscriptionResponse) GetSubscription() *Subscription {
+	if x != nil {
+		return x.Subscription
+	}
+	return nil
+}
+
+// UpdateSubscriptionRequest changes an event subscription of a BMC. Fields that
+// are not set stay as they are.
+type UpdateSubscriptionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The BMC.
+	Bmc *v1.BMCReference `protobuf:"bytes,1,opt,name=bmc,proto3" json:"bmc,omitempty"`
+	// The subscription's id.
+	Id string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	// Text that each event carries back.
+	Context *string `protobuf:"bytes,3,opt,name=context,proto3,oneof" json:"context,omitempty"`
+	// What happens when events can't be delivered.
+	RetryPolicy *DeliveryRetryPolicy `protobuf:"varint,4,opt,name=retry_policy,json=retryPolicy,proto3,enum=bmc.state.v1.DeliveryRetryPolicy,oneof" json:"retry_policy,omitempty"`
+	// Whether an https server has to show a certificate that is trusted.
+	VerifyCertificate *bool `protobuf:"varint,5,opt,name=verify_certificate,json=verifyCertificate,proto3,oneof" json:"verify_certificate,omitempty"`
+	// Headers in place of the present ones.
+	HttpHeaders   *HTTPHeaders `protobuf:"bytes,6,opt,name=http_headers,json=httpHeaders,proto3" json:"http_headers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateSubscriptionRequest) Reset() {
+	*x = UpdateSubscriptionRequest{}
+	mi := &file_bmc_state_v1_state_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateSubscriptionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateSubscriptionRequest) ProtoMessage() {}
+
+func (x *UpdateSubscriptionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_bmc_state_v1_state_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateSubscriptionRequest.ProtoReflect.Descriptor instead.
+func (*UpdateSubscriptionRequest) Descriptor() ([]byte, []int) {
+	return file_bmc_state_v1_state_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *UpdateSubscriptionRequest) GetBmc() *v1.BMCReference {
+	if x != nil {
+		return x.Bmc
+	}
+	return nil
+}
+
+func (x *UpdateSubscriptionRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *UpdateSubscriptionRequest) GetContext() string {
+	if x != nil && x.Context != nil {
+		return *x.Context
+	}
+	return ""
+}
+
+func (x *UpdateSubscriptionRequest) GetRetryPolicy() DeliveryRetryPolicy {
+	if x != nil && x.RetryPolicy != nil {
+		return *x.RetryPolicy
+	}
+	return DeliveryRetryPolicy_DELIVERY_RETRY_POLICY_UNSPECIFIED
+}
+
+func (x *UpdateSubscriptionRequest) GetVerifyCertificate() bool {
+	if x != nil && x.VerifyCertificate != nil {
+		return *x.VerifyCertificate
+	}
+	return false
+}
+
+func (x *UpdateSubscriptionRequest) GetHttpHeaders() *HTTPHeaders {
+	if x != nil {
+		return x.HttpHeaders
+	}
+	return nil
+}
+
+// HTTPHeaders is headers of a request.
+type HTTPHeaders struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The headers. Never logged.
+	Headers       []*HTTPHeader `protobuf:"bytes,1,rep,name=headers,proto3" json:"headers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HTTPHeaders) Reset() {
+	*x = HTTPHeaders{}
+	mi := &file_bmc_state_v1_state_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HTTPHeaders) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HTTPHeaders) ProtoMessage() {}
+
+func (x *HTTPHeaders) ProtoReflect() protoreflect.Message {
+	mi := &file_bmc_state_v1_state_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HTTPHeaders.ProtoReflect.Descriptor instead.
+func (*HTTPHeaders) Descriptor() ([]byte, []int) {
+	return file_bmc_state_v1_state_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *HTTPHeaders) GetHeaders() []*HTTPHeader {
+	if x != nil {
+		return x.Headers
+	}
+	return nil
+}
+
+// UpdateSubscriptionResponse has the changed subscription.
+type UpdateSubscriptionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The subscription.
+	Subscription  *Subscription `protobuf:"bytes,1,opt,name=subscription,proto3" json:"subscription,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateSubscriptionResponse) Reset() {
+	*x = UpdateSubscriptionResponse{}
+	mi := &file_bmc_state_v1_state_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateSubscriptionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateSubscriptionResponse) ProtoMessage() {}
+
+func (x *UpdateSubscriptionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_bmc_state_v1_state_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateSubscriptionResponse.ProtoReflect.Descriptor instead.
+func (*UpdateSubscriptionResponse) Descriptor() ([]byte, []int) {
+	return file_bmc_state_v1_state_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *UpdateSubscriptionResponse) GetSubscription() *Subscription {
 	if x != nil {
 		return x.Subscription
 	}
@@ -1568,7 +1957,7 @@ type DeleteSubscriptionRequest struct {
 
 func (x *DeleteSubscriptionRequest) Reset() {
 	*x = DeleteSubscriptionRequest{}
-	mi := &file_bmc_state_v1_state_proto_msgTypes[23]
+	mi := &file_bmc_state_v1_state_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1580,7 +1969,7 @@ func (x *DeleteSubscriptionRequest) String() string {
 func (*DeleteSubscriptionRequest) ProtoMessage() {}
 
 func (x *DeleteSubscriptionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bmc_state_v1_state_proto_msgTypes[23]
+	mi := &file_bmc_state_v1_state_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1593,7 +1982,7 @@ func (x *DeleteSubscriptionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSubscriptionRequest.ProtoReflect.Descriptor instead.
 func (*DeleteSubscriptionRequest) Descriptor() ([]byte, []int) {
-	return file_bmc_state_v1_state_proto_rawDescGZIP(), []int{23}
+	return file_bmc_state_v1_state_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DeleteSubscriptionRequest) GetBmc() *v1.BMCReference {
@@ -1619,7 +2008,7 @@ type DeleteSubscriptionResponse struct {
 
 func (x *DeleteSubscriptionResponse) Reset() {
 	*x = DeleteSubscriptionResponse{}
-	mi := &file_bmc_state_v1_state_proto_msgTypes[24]
+	mi := &file_bmc_state_v1_state_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1631,7 +2020,7 @@ func (x *DeleteSubscriptionResponse) String() string {
 func (*DeleteSubscriptionResponse) ProtoMessage() {}
 
 func (x *DeleteSubscriptionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bmc_state_v1_state_proto_msgTypes[24]
+	mi := &file_bmc_state_v1_state_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1644,7 +2033,7 @@ func (x *DeleteSubscriptionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSubscriptionResponse.ProtoReflect.Descriptor instead.
 func (*DeleteSubscriptionResponse) Descriptor() ([]byte, []int) {
-	return file_bmc_state_v1_state_proto_rawDescGZIP(), []int{24}
+	return file_bmc_state_v1_state_proto_rawDescGZIP(), []int{28}
 }
 
 var File_bmc_state_v1_state_proto protoreflect.FileDescriptor
@@ -1720,12 +2109,27 @@ const file_bmc_state_v1_state_proto_rawDesc = "" +
 	"\x14DeleteAccountRequest\x128\n" +
 	"\x03bmc\x18\x01 \x01(\v2\x1e.bmc.reference.v1.BMCReferenceB\x06\xbaH\x03\xc8\x01\x01R\x03bmc\x12%\n" +
 	"\busername\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\busername\"\x17\n" +
-	"\x15DeleteAccountResponse\"\xd0\x01\n" +
+	"\x15DeleteAccountResponse\"\xd6\x05\n" +
 	"\fSubscription\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12L\n" +
 	"\vdestination\x18\x02 \x01(\tB*\xbaH'r%\x18\x80\x102 ^[Hh][Tt][Tt][Pp][Ss]?://[^/?#]+R\vdestination\x12\"\n" +
 	"\acontext\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\acontext\x12>\n" +
-	"\x05kinds\x18\x04 \x03(\x0e2\x17.bmc.state.v1.EventKindB\x0f\xbaH\f\x92\x01\t\"\a\x82\x01\x04\x10\x01 \x00R\x05kinds\"T\n" +
+	"\x05kinds\x18\x04 \x03(\x0e2\x17.bmc.state.v1.EventKindB\x0f\xbaH\f\x92\x01\t\"\a\x82\x01\x04\x10\x01 \x00R\x05kinds\x12>\n" +
+	"\x11registry_prefixes\x18\x05 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\x10\"\ar\x05\x10\x01\x18\x80\x02R\x10registryPrefixes\x128\n" +
+	"\x0eresource_types\x18\x06 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\x10\"\ar\x05\x10\x01\x18\x80\x02R\rresourceTypes\x122\n" +
+	"\vmessage_ids\x18\a \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\x10\"\ar\x05\x10\x01\x18\x80\x02R\n" +
+	"messageIds\x12<\n" +
+	"\x10origin_resources\x18\b \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\x10\"\ar\x05\x10\x01\x18\x80\x02R\x0foriginResources\x123\n" +
+	"\x15subordinate_resources\x18\t \x01(\bR\x14subordinateResources\x12E\n" +
+	"\fhttp_headers\x18\n" +
+	" \x03(\v2\x18.bmc.state.v1.HTTPHeaderB\b\xbaH\x05\x92\x01\x02\x10\x10R\vhttpHeaders\x12N\n" +
+	"\fretry_policy\x18\v \x01(\x0e2!.bmc.state.v1.DeliveryRetryPolicyB\b\xbaH\x05\x82\x01\x02\x10\x01R\vretryPolicy\x12-\n" +
+	"\x12verify_certificate\x18\f \x01(\bR\x11verifyCertificate\x12\x1d\n" +
+	"\x05owner\x18\r \x01(\tB\a\xbaH\x04r\x02\x18@R\x05owner\"\x89\x01\n" +
+	"\n" +
+	"HTTPHeader\x12:\n" +
+	"\x04name\x18\x01 \x01(\tB&\xbaH#r!\x18@2\x1d^[!#$%&'*+.^_`|~0-9A-Za-z-]+$R\x04name\x12?\n" +
+	"\x05value\x18\x02 \x01(\tB)\xbaH#r!\x18\x80\b2\x1c^[^\\x00-\\x08\\x0a-\\x1f\\x7f]*$\x80\x01\x01R\x05value\"T\n" +
 	"\x18ListSubscriptionsRequest\x128\n" +
 	"\x03bmc\x18\x01 \x01(\v2\x1e.bmc.reference.v1.BMCReferenceB\x06\xbaH\x03\xc8\x01\x01R\x03bmc\"]\n" +
 	"\x19ListSubscriptionsResponse\x12@\n" +
@@ -1734,6 +2138,21 @@ const file_bmc_state_v1_state_proto_rawDesc = "" +
 	"\x03bmc\x18\x01 \x01(\v2\x1e.bmc.reference.v1.BMCReferenceB\x06\xbaH\x03\xc8\x01\x01R\x03bmc\x12F\n" +
 	"\fsubscription\x18\x02 \x01(\v2\x1a.bmc.state.v1.SubscriptionB\x06\xbaH\x03\xc8\x01\x01R\fsubscription\"\\\n" +
 	"\x1aCreateSubscriptionResponse\x12>\n" +
+	"\fsubscription\x18\x01 \x01(\v2\x1a.bmc.state.v1.SubscriptionR\fsubscription\"\x94\x03\n" +
+	"\x19UpdateSubscriptionRequest\x128\n" +
+	"\x03bmc\x18\x01 \x01(\v2\x1e.bmc.reference.v1.BMCReferenceB\x06\xbaH\x03\xc8\x01\x01R\x03bmc\x12\x19\n" +
+	"\x02id\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x02id\x12'\n" +
+	"\acontext\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02H\x00R\acontext\x88\x01\x01\x12S\n" +
+	"\fretry_policy\x18\x04 \x01(\x0e2!.bmc.state.v1.DeliveryRetryPolicyB\b\xbaH\x05\x82\x01\x02\x10\x01H\x01R\vretryPolicy\x88\x01\x01\x122\n" +
+	"\x12verify_certificate\x18\x05 \x01(\bH\x02R\x11verifyCertificate\x88\x01\x01\x12<\n" +
+	"\fhttp_headers\x18\x06 \x01(\v2\x19.bmc.state.v1.HTTPHeadersR\vhttpHeadersB\n" +
+	"\n" +
+	"\b_contextB\x0f\n" +
+	"\r_retry_policyB\x15\n" +
+	"\x13_verify_certificate\"K\n" +
+	"\vHTTPHeaders\x12<\n" +
+	"\aheaders\x18\x01 \x03(\v2\x18.bmc.state.v1.HTTPHeaderB\b\xbaH\x05\x92\x01\x02\x10\x10R\aheaders\"\\\n" +
+	"\x1aUpdateSubscriptionResponse\x12>\n" +
 	"\fsubscription\x18\x01 \x01(\v2\x1a.bmc.state.v1.SubscriptionR\fsubscription\"p\n" +
 	"\x19DeleteSubscriptionRequest\x128\n" +
 	"\x03bmc\x18\x01 \x01(\v2\x1e.bmc.reference.v1.BMCReferenceB\x06\xbaH\x03\xc8\x01\x01R\x03bmc\x12\x19\n" +
@@ -1751,7 +2170,7 @@ const file_bmc_state_v1_state_proto_rawDesc = "" +
 	"\x10EVENT_KIND_MEDIA\x10\x03\x12\x14\n" +
 	"\x10EVENT_KIND_LOGIN\x10\x04\x12\x16\n" +
 	"\x12EVENT_KIND_MACHINE\x10\x05\x12\x12\n" +
-	"\x0eEVENT_KIND_BMC\x10\x06*\xdc\x02\n" +
+	"\x0eEVENT_KIND_BMC\x10\x06*\xf2\x02\n" +
 	"\tEventCode\x12\x1a\n" +
 	"\x16EVENT_CODE_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15EVENT_CODE_POWERED_ON\x10\x01\x12\x1a\n" +
@@ -1765,8 +2184,14 @@ const file_bmc_state_v1_state_proto_rawDesc = "" +
 	"\x17EVENT_CODE_LOGIN_FAILED\x10\t\x12\x1a\n" +
 	"\x16EVENT_CODE_LOG_CLEARED\x10\n" +
 	"\x12\x1f\n" +
-	"\x1bEVENT_CODE_WATCHDOG_EXPIRED\x10\v2\xb4\n" +
-	"\n" +
+	"\x1bEVENT_CODE_WATCHDOG_EXPIRED\x10\v\x12\x14\n" +
+	"\x10EVENT_CODE_MOVED\x10\f*\xf9\x01\n" +
+	"\x13DeliveryRetryPolicy\x12%\n" +
+	"!DELIVERY_RETRY_POLICY_UNSPECIFIED\x10\x00\x121\n" +
+	"-DELIVERY_RETRY_POLICY_TERMINATE_AFTER_RETRIES\x10\x01\x12)\n" +
+	"%DELIVERY_RETRY_POLICY_SUSPEND_RETRIES\x10\x02\x12'\n" +
+	"#DELIVERY_RETRY_POLICY_RETRY_FOREVER\x10\x03\x124\n" +
+	"0DELIVERY_RETRY_POLICY_RETRY_FOREVER_WITH_BACKOFF\x10\x042\xa7\v\n" +
 	"\fStateService\x12\x96\x01\n" +
 	"\n" +
 	"ListEvents\x12\x1f.bmc.state.v1.ListEventsRequest\x1a .bmc.state.v1.ListEventsResponse\"E\xba\x9a\x19\x04\b\x06\x10\x01\x82\xd3\xe4\x93\x027\x125/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/events\x12_\n" +
@@ -1777,9 +2202,10 @@ const file_bmc_state_v1_state_proto_rawDesc = "" +
 	"\rCreateAccount\x12\".bmc.state.v1.CreateAccountRequest\x1a#.bmc.state.v1.CreateAccountResponse\"\b\xba\x9a\x19\x04\b\a\x10\x02\x12b\n" +
 	"\rUpdateAccount\x12\".bmc.state.v1.UpdateAccountRequest\x1a#.bmc.state.v1.UpdateAccountResponse\"\b\xba\x9a\x19\x04\b\a\x10\x02\x12b\n" +
 	"\rDeleteAccount\x12\".bmc.state.v1.DeleteAccountRequest\x1a#.bmc.state.v1.DeleteAccountResponse\"\b\xba\x9a\x19\x04\b\a\x10\x02\x12n\n" +
-	"\x11ListSubscriptions\x12&.bmc.state.v1.ListSubscriptionsRequest\x1a'.bmc.state.v1.ListSubscriptionsResponse\"\b\xba\x9a\x19\x04\b\x06\x10\x01\x12q\n" +
-	"\x12CreateSubscription\x12'.bmc.state.v1.CreateSubscriptionRequest\x1a(.bmc.state.v1.CreateSubscriptionResponse\"\b\xba\x9a\x19\x04\b\x06\x10\x02\x12q\n" +
-	"\x12DeleteSubscription\x12'.bmc.state.v1.DeleteSubscriptionRequest\x1a(.bmc.state.v1.DeleteSubscriptionResponse\"\b\xba\x9a\x19\x04\b\x06\x10\x02B\xa3\x01\n" +
+	"\x11ListSubscriptions\x12&.bmc.state.v1.ListSubscriptionsRequest\x1a'.bmc.state.v1.ListSubscriptionsResponse\"\b\xba\x9a\x19\x04\b\a\x10\x01\x12q\n" +
+	"\x12CreateSubscription\x12'.bmc.state.v1.CreateSubscriptionRequest\x1a(.bmc.state.v1.CreateSubscriptionResponse\"\b\xba\x9a\x19\x04\b\a\x10\x02\x12q\n" +
+	"\x12UpdateSubscription\x12'.bmc.state.v1.UpdateSubscriptionRequest\x1a(.bmc.state.v1.UpdateSubscriptionResponse\"\b\xba\x9a\x19\x04\b\a\x10\x02\x12q\n" +
+	"\x12DeleteSubscription\x12'.bmc.state.v1.DeleteSubscriptionRequest\x1a(.bmc.state.v1.DeleteSubscriptionResponse\"\b\xba\x9a\x19\x04\b\a\x10\x02B\xa3\x01\n" +
 	"\x10com.bmc.state.v1B\n" +
 	"StateProtoP\x01Z1kubevirtbmc.dev/proto/gen/go/bmc/state/v1;statev1\xa2\x02\x03BSX\xaa\x02\fBmc.State.V1\xca\x02\fBmc\\State\\V1\xe2\x02\x18Bmc\\State\\V1\\GPBMetadata\xea\x02\x0eBmc::State::V1b\x06proto3"
 
@@ -1795,97 +2221,111 @@ func file_bmc_state_v1_state_proto_rawDescGZIP() []byte {
 	return file_bmc_state_v1_state_proto_rawDescData
 }
 
-var file_bmc_state_v1_state_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_bmc_state_v1_state_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_bmc_state_v1_state_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_bmc_state_v1_state_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_bmc_state_v1_state_proto_goTypes = []any{
 	(EventSeverity)(0),                 // 0: bmc.state.v1.EventSeverity
 	(EventKind)(0),                     // 1: bmc.state.v1.EventKind
 	(EventCode)(0),                     // 2: bmc.state.v1.EventCode
-	(*Event)(nil),                      // 3: bmc.state.v1.Event
-	(*ListEventsRequest)(nil),          // 4: bmc.state.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),         // 5: bmc.state.v1.ListEventsResponse
-	(*AppendEventsRequest)(nil),        // 6: bmc.state.v1.AppendEventsRequest
-	(*AppendEventsResponse)(nil),       // 7: bmc.state.v1.AppendEventsResponse
-	(*ClearEventsRequest)(nil),         // 8: bmc.state.v1.ClearEventsRequest
-	(*ClearEventsResponse)(nil),        // 9: bmc.state.v1.ClearEventsResponse
-	(*WatchEventsRequest)(nil),         // 10: bmc.state.v1.WatchEventsRequest
-	(*WatchEventsResponse)(nil),        // 11: bmc.state.v1.WatchEventsResponse
-	(*StoredAccount)(nil),              // 12: bmc.state.v1.StoredAccount
-	(*ListAccountsRequest)(nil),        // 13: bmc.state.v1.ListAccountsRequest
-	(*ListAccountsResponse)(nil),       // 14: bmc.state.v1.ListAccountsResponse
-	(*CreateAccountRequest)(nil),       // 15: bmc.state.v1.CreateAccountRequest
-	(*CreateAccountResponse)(nil),      // 16: bmc.state.v1.CreateAccountResponse
-	(*UpdateAccountRequest)(nil),       // 17: bmc.state.v1.UpdateAccountRequest
-	(*UpdateAccountResponse)(nil),      // 18: bmc.state.v1.UpdateAccountResponse
-	(*DeleteAccountRequest)(nil),       // 19: bmc.state.v1.DeleteAccountRequest
-	(*DeleteAccountResponse)(nil),      // 20: bmc.state.v1.DeleteAccountResponse
-	(*Subscription)(nil),               // 21: bmc.state.v1.Subscription
-	(*ListSubscriptionsRequest)(nil),   // 22: bmc.state.v1.ListSubscriptionsRequest
-	(*ListSubscriptionsResponse)(nil),  // 23: bmc.state.v1.ListSubscriptionsResponse
-	(*CreateSubscriptionRequest)(nil),  // 24: bmc.state.v1.CreateSubscriptionRequest
-	(*CreateSubscriptionResponse)(nil), // 25: bmc.state.v1.CreateSubscriptionResponse
-	(*DeleteSubscriptionRequest)(nil),  // 26: bmc.state.v1.DeleteSubscriptionRequest
-	(*DeleteSubscriptionResponse)(nil), // 27: bmc.state.v1.DeleteSubscriptionResponse
-	(*timestamppb.Timestamp)(nil),      // 28: google.protobuf.Timestamp
-	(*v1.BMCReference)(nil),            // 29: bmc.reference.v1.BMCReference
-	(v11.Role)(0),                      // 30: bmc.registry.v1.Role
+	(DeliveryRetryPolicy)(0),           // 3: bmc.state.v1.DeliveryRetryPolicy
+	(*Event)(nil),                      // 4: bmc.state.v1.Event
+	(*ListEventsRequest)(nil),          // 5: bmc.state.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),         // 6: bmc.state.v1.ListEventsResponse
+	(*AppendEventsRequest)(nil),        // 7: bmc.state.v1.AppendEventsRequest
+	(*AppendEventsResponse)(nil),       // 8: bmc.state.v1.AppendEventsResponse
+	(*ClearEventsRequest)(nil),         // 9: bmc.state.v1.ClearEventsRequest
+	(*ClearEventsResponse)(nil),        // 10: bmc.state.v1.ClearEventsResponse
+	(*WatchEventsRequest)(nil),         // 11: bmc.state.v1.WatchEventsRequest
+	(*WatchEventsResponse)(nil),        // 12: bmc.state.v1.WatchEventsResponse
+	(*StoredAccount)(nil),              // 13: bmc.state.v1.StoredAccount
+	(*ListAccountsRequest)(nil),        // 14: bmc.state.v1.ListAccountsRequest
+	(*ListAccountsResponse)(nil),       // 15: bmc.state.v1.ListAccountsResponse
+	(*CreateAccountRequest)(nil),       // 16: bmc.state.v1.CreateAccountRequest
+	(*CreateAccountResponse)(nil),      // 17: bmc.state.v1.CreateAccountResponse
+	(*UpdateAccountRequest)(nil),       // 18: bmc.state.v1.UpdateAccountRequest
+	(*UpdateAccountResponse)(nil),      // 19: bmc.state.v1.UpdateAccountResponse
+	(*DeleteAccountRequest)(nil),       // 20: bmc.state.v1.DeleteAccountRequest
+	(*DeleteAccountResponse)(nil),      // 21: bmc.state.v1.DeleteAccountResponse
+	(*Subscription)(nil),               // 22: bmc.state.v1.Subscription
+	(*HTTPHeader)(nil),                 // 23: bmc.state.v1.HTTPHeader
+	(*ListSubscriptionsRequest)(nil),   // 24: bmc.state.v1.ListSubscriptionsRequest
+	(*ListSubscriptionsResponse)(nil),  // 25: bmc.state.v1.ListSubscriptionsResponse
+	(*CreateSubscriptionRequest)(nil),  // 26: bmc.state.v1.CreateSubscriptionRequest
+	(*CreateSubscriptionResponse)(nil), // 27: bmc.state.v1.CreateSubscriptionResponse
+	(*UpdateSubscriptionRequest)(nil),  // 28: bmc.state.v1.UpdateSubscriptionRequest
+	(*HTTPHeaders)(nil),                // 29: bmc.state.v1.HTTPHeaders
+	(*UpdateSubscriptionResponse)(nil), // 30: bmc.state.v1.UpdateSubscriptionResponse
+	(*DeleteSubscriptionRequest)(nil),  // 31: bmc.state.v1.DeleteSubscriptionRequest
+	(*DeleteSubscriptionResponse)(nil), // 32: bmc.state.v1.DeleteSubscriptionResponse
+	(*timestamppb.Timestamp)(nil),      // 33: google.protobuf.Timestamp
+	(*v1.BMCReference)(nil),            // 34: bmc.reference.v1.BMCReference
+	(v11.Role)(0),                      // 35: bmc.registry.v1.Role
 }
 var file_bmc_state_v1_state_proto_depIdxs = []int32{
-	28, // 0: bmc.state.v1.Event.time:type_name -> google.protobuf.Timestamp
+	33, // 0: bmc.state.v1.Event.time:type_name -> google.protobuf.Timestamp
 	0,  // 1: bmc.state.v1.Event.severity:type_name -> bmc.state.v1.EventSeverity
 	1,  // 2: bmc.state.v1.Event.kind:type_name -> bmc.state.v1.EventKind
 	2,  // 3: bmc.state.v1.Event.code:type_name -> bmc.state.v1.EventCode
-	29, // 4: bmc.state.v1.ListEventsRequest.bmc:type_name -> bmc.reference.v1.BMCReference
-	3,  // 5: bmc.state.v1.ListEventsResponse.events:type_name -> bmc.state.v1.Event
-	29, // 6: bmc.state.v1.AppendEventsRequest.bmc:type_name -> bmc.reference.v1.BMCReference
-	3,  // 7: bmc.state.v1.AppendEventsRequest.events:type_name -> bmc.state.v1.Event
-	29, // 8: bmc.state.v1.ClearEventsRequest.bmc:type_name -> bmc.reference.v1.BMCReference
-	29, // 9: bmc.state.v1.WatchEventsRequest.bmc:type_name -> bmc.reference.v1.BMCReference
-	3,  // 10: bmc.state.v1.WatchEventsResponse.event:type_name -> bmc.state.v1.Event
-	30, // 11: bmc.state.v1.StoredAccount.role:type_name -> bmc.registry.v1.Role
-	29, // 12: bmc.state.v1.ListAccountsRequest.bmc:type_name -> bmc.reference.v1.BMCReference
-	12, // 13: bmc.state.v1.ListAccountsResponse.accounts:type_name -> bmc.state.v1.StoredAccount
-	29, // 14: bmc.state.v1.CreateAccountRequest.bmc:type_name -> bmc.reference.v1.BMCReference
-	30, // 15: bmc.state.v1.CreateAccountRequest.role:type_name -> bmc.registry.v1.Role
-	12, // 16: bmc.state.v1.CreateAccountResponse.account:type_name -> bmc.state.v1.StoredAccount
-	29, // 17: bmc.state.v1.UpdateAccountRequest.bmc:type_name -> bmc.reference.v1.BMCReference
-	30, // 18: bmc.state.v1.UpdateAccountRequest.role:type_name -> bmc.registry.v1.Role
-	12, // 19: bmc.state.v1.UpdateAccountResponse.account:type_name -> bmc.state.v1.StoredAccount
-	29, // 20: bmc.state.v1.DeleteAccountRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	34, // 4: bmc.state.v1.ListEventsRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	4,  // 5: bmc.state.v1.ListEventsResponse.events:type_name -> bmc.state.v1.Event
+	34, // 6: bmc.state.v1.AppendEventsRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	4,  // 7: bmc.state.v1.AppendEventsRequest.events:type_name -> bmc.state.v1.Event
+	34, // 8: bmc.state.v1.ClearEventsRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	34, // 9: bmc.state.v1.WatchEventsRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	4,  // 10: bmc.state.v1.WatchEventsResponse.event:type_name -> bmc.state.v1.Event
+	35, // 11: bmc.state.v1.StoredAccount.role:type_name -> bmc.registry.v1.Role
+	34, // 12: bmc.state.v1.ListAccountsRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	13, // 13: bmc.state.v1.ListAccountsResponse.accounts:type_name -> bmc.state.v1.StoredAccount
+	34, // 14: bmc.state.v1.CreateAccountRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	35, // 15: bmc.state.v1.CreateAccountRequest.role:type_name -> bmc.registry.v1.Role
+	13, // 16: bmc.state.v1.CreateAccountResponse.account:type_name -> bmc.state.v1.StoredAccount
+	34, // 17: bmc.state.v1.UpdateAccountRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	35, // 18: bmc.state.v1.UpdateAccountRequest.role:type_name -> bmc.registry.v1.Role
+	13, // 19: bmc.state.v1.UpdateAccountResponse.account:type_name -> bmc.state.v1.StoredAccount
+	34, // 20: bmc.state.v1.DeleteAccountRequest.bmc:type_name -> bmc.reference.v1.BMCReference
 	1,  // 21: bmc.state.v1.Subscription.kinds:type_name -> bmc.state.v1.EventKind
-	29, // 22: bmc.state.v1.ListSubscriptionsRequest.bmc:type_name -> bmc.reference.v1.BMCReference
-	21, // 23: bmc.state.v1.ListSubscriptionsResponse.subscriptions:type_name -> bmc.state.v1.Subscription
-	29, // 24: bmc.state.v1.CreateSubscriptionRequest.bmc:type_name -> bmc.reference.v1.BMCReference
-	21, // 25: bmc.state.v1.CreateSubscriptionRequest.subscription:type_name -> bmc.state.v1.Subscription
-	21, // 26: bmc.state.v1.CreateSubscriptionResponse.subscription:type_name -> bmc.state.v1.Subscription
-	29, // 27: bmc.state.v1.DeleteSubscriptionRequest.bmc:type_name -> bmc.reference.v1.BMCReference
-	4,  // 28: bmc.state.v1.StateService.ListEvents:input_type -> bmc.state.v1.ListEventsRequest
-	6,  // 29: bmc.state.v1.StateService.AppendEvents:input_type -> bmc.state.v1.AppendEventsRequest
-	8,  // 30: bmc.state.v1.StateService.ClearEvents:input_type -> bmc.state.v1.ClearEventsRequest
-	10, // 31: bmc.state.v1.StateService.WatchEvents:input_type -> bmc.state.v1.WatchEventsRequest
-	13, // 32: bmc.state.v1.StateService.ListAccounts:input_type -> bmc.state.v1.ListAccountsRequest
-	15, // 33: bmc.state.v1.StateService.CreateAccount:input_type -> bmc.state.v1.CreateAccountRequest
-	17, // 34: bmc.state.v1.StateService.UpdateAccount:input_type -> bmc.state.v1.UpdateAccountRequest
-	19, // 35: bmc.state.v1.StateService.DeleteAccount:input_type -> bmc.state.v1.DeleteAccountRequest
-	22, // 36: bmc.state.v1.StateService.ListSubscriptions:input_type -> bmc.state.v1.ListSubscriptionsRequest
-	24, // 37: bmc.state.v1.StateService.CreateSubscription:input_type -> bmc.state.v1.CreateSubscriptionRequest
-	26, // 38: bmc.state.v1.StateService.DeleteSubscription:input_type -> bmc.state.v1.DeleteSubscriptionRequest
-	5,  // 39: bmc.state.v1.StateService.ListEvents:output_type -> bmc.state.v1.ListEventsResponse
-	7,  // 40: bmc.state.v1.StateService.AppendEvents:output_type -> bmc.state.v1.AppendEventsResponse
-	9,  // 41: bmc.state.v1.StateService.ClearEvents:output_type -> bmc.state.v1.ClearEventsResponse
-	11, // 42: bmc.state.v1.StateService.WatchEvents:output_type -> bmc.state.v1.WatchEventsResponse
-	14, // 43: bmc.state.v1.StateService.ListAccounts:output_type -> bmc.state.v1.ListAccountsResponse
-	16, // 44: bmc.state.v1.StateService.CreateAccount:output_type -> bmc.state.v1.CreateAccountResponse
-	18, // 45: bmc.state.v1.StateService.UpdateAccount:output_type -> bmc.state.v1.UpdateAccountResponse
-	20, // 46: bmc.state.v1.StateService.DeleteAccount:output_type -> bmc.state.v1.DeleteAccountResponse
-	23, // 47: bmc.state.v1.StateService.ListSubscriptions:output_type -> bmc.state.v1.ListSubscriptionsResponse
-	25, // 48: bmc.state.v1.StateService.CreateSubscription:output_type -> bmc.state.v1.CreateSubscriptionResponse
-	27, // 49: bmc.state.v1.StateService.DeleteSubscription:output_type -> bmc.state.v1.DeleteSubscriptionResponse
-	39, // [39:50] is the sub-list for method output_type
-	28, // [28:39] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	23, // 22: bmc.state.v1.Subscription.http_headers:type_name -> bmc.state.v1.HTTPHeader
+	3,  // 23: bmc.state.v1.Subscription.retry_policy:type_name -> bmc.state.v1.DeliveryRetryPolicy
+	34, // 24: bmc.state.v1.ListSubscriptionsRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	22, // 25: bmc.state.v1.ListSubscriptionsResponse.subscriptions:type_name -> bmc.state.v1.Subscription
+	34, // 26: bmc.state.v1.CreateSubscriptionRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	22, // 27: bmc.state.v1.CreateSubscriptionRequest.subscription:type_name -> bmc.state.v1.Subscription
+	22, // 28: bmc.state.v1.CreateSubscriptionResponse.subscription:type_name -> bmc.state.v1.Subscription
+	34, // 29: bmc.state.v1.UpdateSubscriptionRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	3,  // 30: bmc.state.v1.UpdateSubscriptionRequest.retry_policy:type_name -> bmc.state.v1.DeliveryRetryPolicy
+	29, // 31: bmc.state.v1.UpdateSubscriptionRequest.http_headers:type_name -> bmc.state.v1.HTTPHeaders
+	23, // 32: bmc.state.v1.HTTPHeaders.headers:type_name -> bmc.state.v1.HTTPHeader
+	22, // 33: bmc.state.v1.UpdateSubscriptionResponse.subscription:type_name -> bmc.state.v1.Subscription
+	34, // 34: bmc.state.v1.DeleteSubscriptionRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	5,  // 35: bmc.state.v1.StateService.ListEvents:input_type -> bmc.state.v1.ListEventsRequest
+	7,  // 36: bmc.state.v1.StateService.AppendEvents:input_type -> bmc.state.v1.AppendEventsRequest
+	9,  // 37: bmc.state.v1.StateService.ClearEvents:input_type -> bmc.state.v1.ClearEventsRequest
+	11, // 38: bmc.state.v1.StateService.WatchEvents:input_type -> bmc.state.v1.WatchEventsRequest
+	14, // 39: bmc.state.v1.StateService.ListAccounts:input_type -> bmc.state.v1.ListAccountsRequest
+	16, // 40: bmc.state.v1.StateService.CreateAccount:input_type -> bmc.state.v1.CreateAccountRequest
+	18, // 41: bmc.state.v1.StateService.UpdateAccount:input_type -> bmc.state.v1.UpdateAccountRequest
+	20, // 42: bmc.state.v1.StateService.DeleteAccount:input_type -> bmc.state.v1.DeleteAccountRequest
+	24, // 43: bmc.state.v1.StateService.ListSubscriptions:input_type -> bmc.state.v1.ListSubscriptionsRequest
+	26, // 44: bmc.state.v1.StateService.CreateSubscription:input_type -> bmc.state.v1.CreateSubscriptionRequest
+	28, // 45: bmc.state.v1.StateService.UpdateSubscription:input_type -> bmc.state.v1.UpdateSubscriptionRequest
+	31, // 46: bmc.state.v1.StateService.DeleteSubscription:input_type -> bmc.state.v1.DeleteSubscriptionRequest
+	6,  // 47: bmc.state.v1.StateService.ListEvents:output_type -> bmc.state.v1.ListEventsResponse
+	8,  // 48: bmc.state.v1.StateService.AppendEvents:output_type -> bmc.state.v1.AppendEventsResponse
+	10, // 49: bmc.state.v1.StateService.ClearEvents:output_type -> bmc.state.v1.ClearEventsResponse
+	12, // 50: bmc.state.v1.StateService.WatchEvents:output_type -> bmc.state.v1.WatchEventsResponse
+	15, // 51: bmc.state.v1.StateService.ListAccounts:output_type -> bmc.state.v1.ListAccountsResponse
+	17, // 52: bmc.state.v1.StateService.CreateAccount:output_type -> bmc.state.v1.CreateAccountResponse
+	19, // 53: bmc.state.v1.StateService.UpdateAccount:output_type -> bmc.state.v1.UpdateAccountResponse
+	21, // 54: bmc.state.v1.StateService.DeleteAccount:output_type -> bmc.state.v1.DeleteAccountResponse
+	25, // 55: bmc.state.v1.StateService.ListSubscriptions:output_type -> bmc.state.v1.ListSubscriptionsResponse
+	27, // 56: bmc.state.v1.StateService.CreateSubscription:output_type -> bmc.state.v1.CreateSubscriptionResponse
+	30, // 57: bmc.state.v1.StateService.UpdateSubscription:output_type -> bmc.state.v1.UpdateSubscriptionResponse
+	32, // 58: bmc.state.v1.StateService.DeleteSubscription:output_type -> bmc.state.v1.DeleteSubscriptionResponse
+	47, // [47:59] is the sub-list for method output_type
+	35, // [35:47] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_bmc_state_v1_state_proto_init() }
@@ -1894,13 +2334,14 @@ func file_bmc_state_v1_state_proto_init() {
 		return
 	}
 	file_bmc_state_v1_state_proto_msgTypes[14].OneofWrappers = []any{}
+	file_bmc_state_v1_state_proto_msgTypes[24].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bmc_state_v1_state_proto_rawDesc), len(file_bmc_state_v1_state_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   25,
+			NumEnums:      4,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

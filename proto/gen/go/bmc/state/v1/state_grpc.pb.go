@@ -35,6 +35,7 @@ const (
 	StateService_DeleteAccount_FullMethodName      = "/bmc.state.v1.StateService/DeleteAccount"
 	StateService_ListSubscriptions_FullMethodName  = "/bmc.state.v1.StateService/ListSubscriptions"
 	StateService_CreateSubscription_FullMethodName = "/bmc.state.v1.StateService/CreateSubscription"
+	StateService_UpdateSubscription_FullMethodName = "/bmc.state.v1.StateService/UpdateSubscription"
 	StateService_DeleteSubscription_FullMethodName = "/bmc.state.v1.StateService/DeleteSubscription"
 )
 
@@ -67,10 +68,14 @@ type StateServiceClient interface {
 	UpdateAccount(ctx context.Context, in *UpdateAccountRequest, opts ...grpc.CallOption) (*UpdateAccountResponse, error)
 	// DeleteAccount removes an account. Fails with ENTRY_NOT_FOUND.
 	DeleteAccount(ctx context.Context, in *DeleteAccountRequest, opts ...grpc.CallOption) (*DeleteAccountResponse, error)
-	// ListSubscriptions returns the event subscriptions.
+	// ListSubscriptions returns the event subscriptions with the values of their
+	// headers, which may be credentials.
 	ListSubscriptions(ctx context.Context, in *ListSubscriptionsRequest, opts ...grpc.CallOption) (*ListSubscriptionsResponse, error)
 	// CreateSubscription adds an event subscription. Fails with LIMIT_REACHED.
 	CreateSubscription(ctx context.Context, in *CreateSubscriptionRequest, opts ...grpc.CallOption) (*CreateSubscriptionResponse, error)
+	// UpdateSubscription changes an event subscription. Fails with
+	// ENTRY_NOT_FOUND.
+	UpdateSubscription(ctx context.Context, in *UpdateSubscriptionRequest, opts ...grpc.CallOption) (*UpdateSubscriptionResponse, error)
 	// DeleteSubscription removes an event subscription. Fails with
 	// ENTRY_NOT_FOUND.
 	DeleteSubscription(ctx context.Context, in *DeleteSubscriptionRequest, opts ...grpc.CallOption) (*DeleteSubscriptionResponse, error)
@@ -193,6 +198,16 @@ func (c *stateServiceClient) CreateSubscription(ctx context.Context, in *CreateS
 	return out, nil
 }
 
+func (c *stateServiceClient) UpdateSubscription(ctx context.Context, in *UpdateSubscriptionRequest, opts ...grpc.CallOption) (*UpdateSubscriptionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UpdateSubscriptionResponse)
+	err := c.cc.Invoke(ctx, StateService_UpdateSubscription_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *stateServiceClient) DeleteSubscription(ctx context.Context, in *DeleteSubscriptionRequest, opts ...grpc.CallOption) (*DeleteSubscriptionResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DeleteSubscriptionResponse)
@@ -232,10 +247,14 @@ type StateServiceServer interface {
 	UpdateAccount(context.Context, *UpdateAccountRequest) (*UpdateAccountResponse, error)
 	// DeleteAccount removes an account. Fails with ENTRY_NOT_FOUND.
 	DeleteAccount(context.Context, *DeleteAccountRequest) (*DeleteAccountResponse, error)
-	// ListSubscriptions returns the event subscriptions.
+	// ListSubscriptions returns the event subscriptions with the values of their
+	// headers, which may be credentials.
 	ListSubscriptions(context.Context, *ListSubscriptionsRequest) (*ListSubscriptionsResponse, error)
 	// CreateSubscription adds an event subscription. Fails with LIMIT_REACHED.
 	CreateSubscription(context.Context, *CreateSubscriptionRequest) (*CreateSubscriptionResponse, error)
+	// UpdateSubscription changes an event subscription. Fails with
+	// ENTRY_NOT_FOUND.
+	UpdateSubscription(context.Context, *UpdateSubscriptionRequest) (*UpdateSubscriptionResponse, error)
 	// DeleteSubscription removes an event subscription. Fails with
 	// ENTRY_NOT_FOUND.
 	DeleteSubscription(context.Context, *DeleteSubscriptionRequest) (*DeleteSubscriptionResponse, error)
@@ -278,6 +297,9 @@ func (UnimplementedStateServiceServer) ListSubscriptions(context.Context, *ListS
 }
 func (UnimplementedStateServiceServer) CreateSubscription(context.Context, *CreateSubscriptionRequest) (*CreateSubscriptionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CreateSubscription not implemented")
+}
+func (UnimplementedStateServiceServer) UpdateSubscription(context.Context, *UpdateSubscriptionRequest) (*UpdateSubscriptionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method UpdateSubscription not implemented")
 }
 func (UnimplementedStateServiceServer) DeleteSubscription(context.Context, *DeleteSubscriptionRequest) (*DeleteSubscriptionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DeleteSubscription not implemented")
@@ -476,6 +498,24 @@ func _StateService_CreateSubscription_Handler(srv interface{}, ctx context.Conte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _StateService_UpdateSubscription_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UpdateSubscriptionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StateServiceServer).UpdateSubscription(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: StateService_UpdateSubscription_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StateServiceServer).UpdateSubscription(ctx, req.(*UpdateSubscriptionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _StateService_DeleteSubscription_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(DeleteSubscriptionRequest)
 	if err := dec(in); err != nil {
@@ -536,6 +576,10 @@ var StateService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CreateSubscription",
 			Handler:    _StateService_CreateSubscription_Handler,
+		},
+		{
+			MethodName: "UpdateSubscription",
+			Handler:    _StateService_UpdateSubscription_Handler,
 		},
 		{
 			MethodName: "DeleteSubscription",

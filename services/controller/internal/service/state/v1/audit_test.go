@@ -83,6 +83,10 @@ func TestService_audit(t *testing.T) {
 			_, err := s.CreateSubscription(ctx, &statev1.CreateSubscriptionRequest{Bmc: ref, Subscription: &statev1.Subscription{Destination: "https://192.0.2.1/"}})
 			return err
 		}},
+		"UpdateSubscription": {"UPDATE_SUBSCRIPTION", func(ctx context.Context) error {
+			_, err := s.UpdateSubscription(ctx, &statev1.UpdateSubscriptionRequest{Bmc: ref, Id: "1"})
+			return err
+		}},
 		"DeleteSubscription": {"DELETE_SUBSCRIPTION", func(ctx context.Context) error {
 			_, err := s.DeleteSubscription(ctx, &statev1.DeleteSubscriptionRequest{Bmc: ref, Id: "1"})
 			return err

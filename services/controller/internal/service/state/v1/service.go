@@ -152,6 +152,29 @@ func (s *Service) CreateSubscription(ctx context.Context, request *statev1.Creat
 	return &statev1.CreateSubscriptionResponse{Subscription: subscription}, nil
 }
 
+// UpdateSubscription implements StateService.
+func (s *Service) UpdateSubscription(ctx context.Context, request *statev1.UpdateSubscriptionRequest) (*statev1.UpdateSubscriptionResponse, error) {
+	subscription, err := s.store.UpdateSubscription(ctx, registry.RefOf(request.GetBmc()), request.GetId(), func(one *statev1.Subscription) {
+		if request.Context != nil {
+			one.Context = request.GetContext()
+		}
+		if request.RetryPolicy != nil {
+			one.RetryPolicy = request.GetRetryPolicy()
+		}
+		if request.VerifyCertificate != nil {
+			one.VerifyCertificate = request.GetVerifyCertificate()
+		}
+		if request.GetHttpHeaders() != nil {
+			one.HttpHeaders = request.GetHttpHeaders().GetHeaders()
+		}
+	})
+	s.record(ctx, "UPDATE_SUBSCRIPTION", request.GetBmc(), err)
+	if err != nil {
+		return nil, err
+	}
+	return &statev1.UpdateSubscriptionResponse{Subscription: subscription}, nil
+}
+
 // DeleteSubscription implements StateService.
 func (s *Service) DeleteSubscription(ctx context.Context, request *statev1.DeleteSubscriptionRequest) (*statev1.DeleteSubscriptionResponse, error) {
 	err := s.store.Unsubscribe(ctx, registry.RefOf(request.GetBmc()), request.GetId())
