@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The KubeVirtBMC Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package eventlog has the event logs and event subscriptions of standalone mode: in
-// memory, so that they are gone with the process.
+// Package eventlog has the event logs, event subscriptions and accounts of standalone
+// mode: in memory, so that they are gone with the process.
 package eventlog
 
 import (
@@ -17,6 +17,7 @@ import (
 	"kubevirtbmc.dev/pkg/grpcstatus"
 	errorsv1 "kubevirtbmc.dev/proto/gen/go/bmc/errors/v1"
 	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
+	registryv1 "kubevirtbmc.dev/proto/gen/go/bmc/registry/v1"
 	statev1 "kubevirtbmc.dev/proto/gen/go/bmc/state/v1"
 )
 
@@ -26,8 +27,13 @@ const Capacity = 500
 // Service is StateService. Use New.
 type Service struct {
 	statev1.UnimplementedStateServiceServer
-	mu   sync.Mutex
-	logs map[string]*eventLog
+	// registry learns of accounts.
+	registry Registry
+
+	mu       sync.Mutex
+	logs     map[string]*eventLog
+	accounts map[string][]*registryv1.Account // by name, also those that can't log in
+	disabled map[*registryv1.Account]bool
 }
 
 type eventLog struct {
@@ -39,8 +45,13 @@ type eventLog struct {
 	watchers      map[chan *statev1.Event]struct{}
 }
 
-// New returns a service whose logs are empty.
-func New() *Service { return &Service{logs: map[string]*eventLog{}} }
+// New returns a service whose logs are empty, and which tells a registry of accounts.
+func New(registry Registry) *Service {
+	return &Service{
+		registry: registry, logs: map[string]*eventLog{},
+		accounts: map[string][]*registryv1.Account{}, disabled: map[*registryv1.Account]bool{},
+	}
+}
 
 // Register adds the service to a server.
 func (s *Service) Register(registrar grpc.ServiceRegistrar) {
@@ -48,7 +59,7 @@ func (s *Service) Register(registrar grpc.ServiceRegistrar) {
 }
 
 func (s *Service) log(bmc *referencev1.BMCReference) *eventLog {
-	key := bmc.GetNamespace() + "/" + bmc.GetName()
+	key := keyOf(bmc)
 	if s.logs[key] == nil {
 		s.logs[key] = &eventLog{}
 	}

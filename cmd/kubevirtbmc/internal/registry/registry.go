@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package registry serves a RegistryService whose BMCs are fixed when it
-// starts: the registry of standalone mode, where no controller finds them.
+// starts: the registry of standalone mode, where no controller finds them. Of a
+// BMC, accounts alone change.
 package registry
 
 import (
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	"kubevirtbmc.dev/pkg/access"
 	"kubevirtbmc.dev/pkg/grpcserver"
@@ -34,13 +36,22 @@ type Problem struct {
 // Registry is the server. All replicas of a frontend serve all BMCs.
 type Registry struct {
 	registryv1.UnsafeRegistryServiceServer
-	bmcs []*registryv1.BMC
-	// revision tells the contents of one registry from those of an earlier one.
-	revision uint64
 
-	mu      sync.Mutex
-	acks    map[ackKey]*registryv1.Acknowledgement
-	changed chan struct{} // closed and replaced at each acknowledgement
+	mu   sync.Mutex
+	bmcs []*entry
+	// revision tells the contents of one registry from those of an earlier one,
+	// and grows with each change.
+	revision uint64
+	updated  chan struct{} // closed and replaced at each change
+	acks     map[ackKey]*registryv1.Acknowledgement
+	changed  chan struct{} // closed and replaced at each acknowledgement
+}
+
+// entry is a BMC, replaced as a whole, and the revision that it is of.
+type entry struct {
+	bmc      *registryv1.BMC
+	own      []*registryv1.Account // those of its configuration
+	revision uint64
 }
 
 type ackKey struct {
@@ -50,12 +61,67 @@ type ackKey struct {
 
 // New returns a registry of BMCs, which it does not copy.
 func New(bmcs []*registryv1.BMC) *Registry {
-	return &Registry{
-		bmcs:     bmcs,
+	r := &Registry{
 		revision: uint64(time.Now().UnixNano()),
+		updated:  make(chan struct{}),
 		acks:     map[ackKey]*registryv1.Acknowledgement{},
 		changed:  make(chan struct{}),
 	}
+	for _, bmc := range bmcs {
+		r.bmcs = append(r.bmcs, &entry{bmc, bmc.GetAccounts(), r.revision})
+	}
+	return r
+}
+
+// find returns the entry of a BMC, with r.mu held; nil where there is none.
+func (r *Registry) find(bmc *referencev1.BMCReference) *entry {
+	for _, e := range r.bmcs {
+		if proto.Equal(e.bmc.GetBmc(), bmc) {
+			return e
+		}
+	}
+	return nil
+}
+
+// Owns tells whether a BMC has an account of a name by its configuration;
+// BMC_NOT_FOUND where there is no such BMC.
+func (r *Registry) Owns(bmc *referencev1.BMCReference, username string) (bool, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.find(bmc)
+	if e == nil {
+		return false, grpcstatus.New(errorsv1.Reason_REASON_BMC_NOT_FOUND, "there is no such BMC")
+	}
+	return slices.ContainsFunc(e.own, func(a *registryv1.Account) bool { return a.GetUsername() == username }), nil
+}
+
+// SetAccounts gives a BMC accounts beside those of its configuration.
+func (r *Registry) SetAccounts(bmc *referencev1.BMCReference, accounts []*registryv1.Account) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.find(bmc)
+	if e == nil {
+		return
+	}
+	next := proto.CloneOf(e.bmc)
+	next.Accounts = slices.Concat(e.own, accounts)
+	r.revision++
+	e.bmc, e.revision = next, r.revision
+	close(r.updated)
+	r.updated = make(chan struct{})
+}
+
+// since returns the BMCs of a protocol that are newer than a revision, the
+// revision that they make, and a channel that is closed when there are more.
+func (r *Registry) since(revision uint64, protocol registryv1.Protocol) (newer []*registryv1.BMC, now uint64, more <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range r.bmcs {
+		if e.revision > revision && serves(e.bmc, protocol) {
+			newer = append(newer, e.bmc)
+		}
+	}
+	return newer, r.revision, r.updated
 }
 
 // Register adds the service to a gRPC server.
@@ -76,30 +142,42 @@ func (r *Registry) Subscribe(stream grpc.BidiStreamingServer[registryv1.Subscrib
 	if err := grpcserver.Authorize(stream.Context(), access.Request{Subresource: access.Credentials, Verb: access.Get}); err != nil {
 		return err
 	}
-	full := hello.GetRevision() != r.revision
 	// Acknowledgements come while BMCs are still being sent: read them
 	// meanwhile, or both sides wait for the other with full buffers.
 	failed := make(chan error, 1)
 	go func() { failed <- r.receive(stream, hello.GetProtocol()) }()
-	if full {
-		for _, bmc := range r.bmcs {
-			if !serves(bmc, hello.GetProtocol()) {
-				continue
-			}
-			if err := stream.Send(&registryv1.SubscribeResponse{Revision: r.revision, Payload: &registryv1.SubscribeResponse_Upsert{Upsert: bmc}}); err != nil {
+	bmcs, revision, more := r.since(0, hello.GetProtocol())
+	full := hello.GetRevision() != revision
+	if !full {
+		bmcs = nil
+	}
+	send := func() error {
+		for _, bmc := range bmcs {
+			if err := stream.Send(&registryv1.SubscribeResponse{Revision: revision, Payload: &registryv1.SubscribeResponse_Upsert{Upsert: bmc}}); err != nil {
 				return err
 			}
 		}
+		return nil
+	}
+	if err := send(); err != nil {
+		return err
 	}
 	synced := &registryv1.SubscribeResponse_Synced{Synced: &registryv1.Synced{Full: full}}
-	if err := stream.Send(&registryv1.SubscribeResponse{Revision: r.revision, Payload: synced}); err != nil {
+	if err := stream.Send(&registryv1.SubscribeResponse{Revision: revision, Payload: synced}); err != nil {
 		return err
 	}
-	select {
-	case err := <-failed:
-		return err
-	case <-stream.Context().Done():
-		return stream.Context().Err()
+	for {
+		select {
+		case err := <-failed:
+			return err
+		case <-stream.Context().Done():
+			return stream.Context().Err()
+		case <-more:
+			bmcs, revision, more = r.since(revision, hello.GetProtocol())
+			if err := send(); err != nil {
+				return err
+			}
+		}
 	}
 }
 
@@ -161,10 +239,12 @@ func (r *Registry) Problems() []Problem {
 }
 
 func (r *Registry) expected() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	n := 0
-	for _, bmc := range r.bmcs {
+	for _, e := range r.bmcs {
 		for _, protocol := range []registryv1.Protocol{registryv1.Protocol_PROTOCOL_IPMI, registryv1.Protocol_PROTOCOL_REDFISH} {
-			if serves(bmc, protocol) {
+			if serves(e.bmc, protocol) {
 				n++
 			}
 		}

@@ -172,7 +172,7 @@ func run(ctx context.Context, p *process.Process, o Options, stdout io.Writer) e
 	power.Register(server)
 	media.Register(server)
 	reg.Register(server)
-	eventlog.New().Register(server)
+	eventlog.New(reg).Register(server)
 	rest := gateway.NewMux()
 	if err := errors.Join(power.RegisterGateway(ctx, rest, restConn), media.RegisterGateway(ctx, rest, restConn)); err != nil {
 		return err

@@ -24,6 +24,10 @@ const (
 	maxUsername = 64
 	maxPassword = 128
 
+	// Lengths that IPMI can carry, in bytes (IPMI 2.0 sections 22.28 and 22.30).
+	maxIPMIUsername = 16
+	maxIPMIPassword = 20
+
 	rolePrefix = "ROLE_"
 )
 
@@ -45,10 +49,20 @@ func (a Account) RegistryRole() registryv1.Role {
 	return registryv1.Role(registryv1.Role_value[rolePrefix+a.Role])
 }
 
+// Protocols are those that can carry the account's name and password.
+func (a Account) Protocols() []registryv1.Protocol {
+	protocols := []registryv1.Protocol{registryv1.Protocol_PROTOCOL_REDFISH}
+	if len(a.Username) <= maxIPMIUsername && len(a.Password) <= maxIPMIPassword {
+		protocols = append(protocols, registryv1.Protocol_PROTOCOL_IPMI)
+	}
+	return protocols
+}
+
 // Stored is the account as StateService tells of it.
 func (a Account) Stored() *statev1.StoredAccount {
 	return &statev1.StoredAccount{
 		Username: a.Username, Role: a.RegistryRole(), Disabled: a.Disabled, PasswordChangeRequired: a.PasswordChangeRequired,
+		Protocols: a.Protocols(),
 	}
 }
 

@@ -22,13 +22,8 @@ import (
 	"kubevirtbmc.dev/services/controller/internal/registry"
 )
 
-const (
-	// MaxAccounts is how many accounts a BMC may have beside that of its Secret.
-	MaxAccounts = 15
-	// Lengths that IPMI can carry, in bytes (IPMI 2.0 sections 22.28 and 22.30).
-	maxIPMIUsername = 16
-	maxIPMIPassword = 20
-)
+// MaxAccounts is how many accounts a BMC may have beside that of its Secret.
+const MaxAccounts = 15
 
 // accountsOf reads the accounts of a BMC.
 func (s *Store) accountsOf(ctx context.Context, ref registry.Ref) ([]record.Account, error) {
@@ -62,7 +57,8 @@ func (s *Store) StoredAccounts(ctx context.Context, ref registry.Ref) ([]*statev
 }
 
 // Accounts returns the accounts of a BMC that can log in, as frontends are to
-// have them, by name: over IPMI those whose name and password it can carry.
+// have them, by name: over IPMI those whose name and password it can carry, and
+// not those whose password has to be changed, since IPMI knows no such state.
 func (s *Store) Accounts(ctx context.Context, ref registry.Ref) ([]*registryv1.Account, error) {
 	list, err := s.accountsOf(ctx, ref)
 	if err != nil {
@@ -70,25 +66,28 @@ func (s *Store) Accounts(ctx context.Context, ref registry.Ref) ([]*registryv1.A
 	}
 	var accounts []*registryv1.Account
 	for _, a := range list {
-		if a.Disabled || a.PasswordChangeRequired {
+		if a.Disabled {
 			continue
 		}
-		protocols := []registryv1.Protocol{registryv1.Protocol_PROTOCOL_REDFISH}
-		if len(a.Username) <= maxIPMIUsername && len(a.Password) <= maxIPMIPassword {
-			protocols = append(protocols, registryv1.Protocol_PROTOCOL_IPMI)
+		protocols := a.Protocols()
+		if a.PasswordChangeRequired {
+			protocols = []registryv1.Protocol{registryv1.Protocol_PROTOCOL_REDFISH}
 		}
-		accounts = append(accounts, &registryv1.Account{Username: a.Username, Password: a.Password, Role: a.RegistryRole(), Protocols: protocols})
+		accounts = append(accounts, &registryv1.Account{
+			Username: a.Username, Password: a.Password, Role: a.RegistryRole(), Protocols: protocols,
+			PasswordChangeRequired: a.PasswordChangeRequired,
+		})
 	}
 	return accounts, nil
 }
 
 // CreateAccount adds an account. ALREADY_EXISTS, LIMIT_REACHED when the BMC has
 // MaxAccounts, INVALID_REQUEST for a name that nobody can log in with.
-func (s *Store) CreateAccount(ctx context.Context, ref registry.Ref, username, password string, role registryv1.Role) (*statev1.StoredAccount, error) {
+func (s *Store) CreateAccount(ctx context.Context, ref registry.Ref, a record.Account) (*statev1.StoredAccount, error) {
+	username := a.Username
 	if err := record.CheckUsername(username); err != nil {
 		return nil, err
 	}
-	a := record.Account{Username: username, Password: password, Role: record.RoleName(role)}
 	_, err := s.accounts.change(ctx, ref, func(data map[string][]byte) error {
 		_, taken := data[record.KeyOf(username)]
 		if !taken {
@@ -146,6 +145,8 @@ type AccountChange struct {
 	Password *string
 	Role     *registryv1.Role
 	Disabled *bool
+	// PasswordChangeRequired: nil beside a password takes it back.
+	PasswordChangeRequired *bool
 }
 
 // UpdateAccount changes an account. ENTRY_NOT_FOUND when it is not there.
@@ -169,6 +170,9 @@ func (s *Store) UpdateAccount(ctx context.Context, ref registry.Ref, username st
 		}
 		if change.Disabled != nil {
 			a.Disabled = *change.Disabled
+		}
+		if change.PasswordChangeRequired != nil {
+			a.PasswordChangeRequired = *change.PasswordChangeRequired
 		}
 		if a == before {
 			return errUnchanged

@@ -854,6 +854,19 @@ func TestAccounts(t *testing.T) {
 	if err != nil || len(got) != 4 || got[1].GetPassword() != "another-secret" || got[1].GetRole() != registryv1.Role_ROLE_READ_ONLY {
 		t.Errorf("after the updates: %v, %v", got, err)
 	}
+	// A password that has to be changed: over Redfish alone, until it is.
+	required, err := c.UpdateAccount(t.Context(), &statev1.UpdateAccountRequest{Bmc: s.ref, Username: "web", PasswordChangeRequired: ptr(true)})
+	if err != nil || !required.GetAccount().GetPasswordChangeRequired() || !slices.Equal(required.GetAccount().GetProtocols(), both) {
+		t.Errorf("a password to be changed: %v, %v", required, err)
+	}
+	got, err = c.store.Accounts(t.Context(), registry.RefOf(s.ref))
+	if err != nil || len(got) != 4 || !got[1].GetPasswordChangeRequired() || !slices.Equal(got[1].GetProtocols(), both[:1]) {
+		t.Errorf("with a password to be changed: %v, %v", got, err)
+	}
+	changed, err := c.UpdateAccount(t.Context(), &statev1.UpdateAccountRequest{Bmc: s.ref, Username: "web", Password: ptr("another-secret")})
+	if err != nil || changed.GetAccount().GetPasswordChangeRequired() {
+		t.Errorf("a changed password: %v, %v", changed, err)
+	}
 	update.Username = "nobody"
 	_, err = c.UpdateAccount(t.Context(), update)
 	wantReason(t, err, errorsv1.Reason_REASON_ENTRY_NOT_FOUND)

@@ -40,6 +40,8 @@ type Account struct {
 	Role registryv1.Role
 	// IPMI tells whether the user may log in over IPMI too.
 	IPMI bool
+	// PasswordChangeRequired: the user may do nothing but change the password.
+	PasswordChangeRequired bool
 
 	password digest
 }
@@ -60,7 +62,8 @@ func NewSet(accounts []*registryv1.Account) *Set {
 		}
 		s.accounts = append(s.accounts, Account{
 			Username: a.GetUsername(), Role: a.GetRole(), password: digestOf(a.GetPassword()),
-			IPMI: slices.Contains(a.GetProtocols(), registryv1.Protocol_PROTOCOL_IPMI),
+			IPMI:                   slices.Contains(a.GetProtocols(), registryv1.Protocol_PROTOCOL_IPMI),
+			PasswordChangeRequired: a.GetPasswordChangeRequired(),
 		})
 	}
 	return s
@@ -71,6 +74,16 @@ func (s *Set) Len() int { return len(s.accounts) }
 
 // All returns the accounts, in the registry's order.
 func (s *Set) All() []Account { return s.accounts }
+
+// Find returns the account of a name.
+func (s *Set) Find(username string) (Account, bool) {
+	for _, a := range s.accounts {
+		if a.Username == username {
+			return a, true
+		}
+	}
+	return Account{}, false
+}
 
 // Check returns the account of a name and password. It takes the same time for
 // an unknown name as for a wrong password.
@@ -89,6 +102,6 @@ func (s *Set) Check(username, password string) (Account, bool) {
 	return s.accounts[found], true
 }
 
-// Holds tells whether the account is in the set unchanged: same name, password
-// and role.
+// Holds tells whether the account is in the set unchanged: same name, password,
+// role and duty to change the password.
 func (s *Set) Holds(a Account) bool { return slices.Contains(s.accounts, a) }

@@ -118,7 +118,7 @@ func TestBackoff(t *testing.T) {
 				t.Errorf("another source, user or BMC waits %v", w)
 			}
 		}
-		time.Sleep(maxPause)
+		time.Sleep(MaxPause)
 		b.Succeeded("bmc", one, "admin")
 		if w := b.Wait("bmc", one, "admin"); w != 0 {
 			t.Errorf("wait after a success = %v", w)
@@ -132,7 +132,7 @@ func TestBackoff(t *testing.T) {
 		if w := b.Wait("bmc", one, "admin"); w != 0 {
 			t.Errorf("wait after a failure long after the others = %v", w)
 		}
-		for range freeFailures {
+		for range FreeFailures {
 			b.Failed("bmc", one, "admin")
 		}
 		b.Forget("bmc")
@@ -168,7 +168,7 @@ func TestBackoff_guessingBesideAGoodClient(t *testing.T) {
 			t.Error("the right password never got in")
 		}
 		for range 100 { // By itself it never waits.
-			time.Sleep(maxPause)
+			time.Sleep(MaxPause)
 			if w := b.Wait("bmc", source, "admin"); w != 0 {
 				t.Fatalf("the right password waits %v", w)
 			}
@@ -187,7 +187,7 @@ func TestBackoff_isBounded(t *testing.T) {
 	if n := len(b.entries); n > userBuckets {
 		t.Errorf("one source takes %d entries", n)
 	}
-	for range freeFailures + 1 { // Neighbours in a /64 are one source.
+	for range FreeFailures + 1 { // Neighbours in a /64 are one source.
 		b.Failed("bmc", netip.MustParseAddr("2001:db8::2"), "admin")
 	}
 	if b.Wait("bmc", netip.MustParseAddr("2001:db8::3"), "admin") == 0 {

@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// Limits of the login back-off: the first freeFailures cost nothing, then each
-// doubles the pause from firstPause to maxPause. A person who mistypes does not
-// notice it; a program that guesses gets one try in maxPause. While a pause
+// Limits of the login back-off: the first FreeFailures cost nothing, then each
+// doubles the pause from firstPause to MaxPause. A person who mistypes does not
+// notice it; a program that guesses gets one try in MaxPause. While a pause
 // lasts, a right password is refused like a wrong one, or a guesser would learn
-// which it was; so maxPause is also how long one bad try can keep the right
+// which it was; so MaxPause is also how long one bad try can keep the right
 // password of somebody behind the same address out. The IPMI frontend has the
 // same numbers.
 //
@@ -24,9 +24,9 @@ import (
 // failures alone, so a client with the right password and nobody beside it
 // never waits.
 const (
-	freeFailures = 5
+	FreeFailures = 5
 	firstPause   = time.Second
-	maxPause     = 4 * time.Second
+	MaxPause     = 4 * time.Second
 	forgetAfter  = 10 * time.Minute
 	maxEntries   = 1 << 16
 	userBuckets  = 1 << 8
@@ -90,8 +90,8 @@ func (b *Backoff) Failed(bmc any, source netip.Addr, user string) {
 	}
 	f.count++
 	f.last = now
-	if over := f.count - freeFailures; over > 0 {
-		f.until = now.Add(min(maxPause, firstPause<<min(over-1, 10)))
+	if over := f.count - FreeFailures; over > 0 {
+		f.until = now.Add(min(MaxPause, firstPause<<min(over-1, 10)))
 	}
 }
 
@@ -100,7 +100,19 @@ func (b *Backoff) Succeeded(bmc any, source netip.Addr, user string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if f, ok := b.entries[b.key(bmc, source, user)]; ok {
-		f.count = min(f.count, freeFailures)
+		f.count = min(f.count, FreeFailures)
+	}
+}
+
+// ForgetUser drops the failures of a BMC's user, from all sources.
+func (b *Backoff) ForgetUser(bmc any, user string) {
+	bucket := b.bucket(user)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for key := range b.entries {
+		if key.bmc == bmc && key.user == bucket {
+			delete(b.entries, key)
+		}
 	}
 }
 
@@ -142,5 +154,9 @@ func (b *Backoff) key(bmc any, source netip.Addr, user string) attempt {
 		bits = 64 // What one subscriber usually has.
 	}
 	prefix, _ := source.WithZone("").Prefix(bits) // The zero prefix for the zero address.
-	return attempt{bmc, prefix, uint16(maphash.String(b.seed, user) % userBuckets)}
+	return attempt{bmc, prefix, b.bucket(user)}
+}
+
+func (b *Backoff) bucket(user string) uint16 {
+	return uint16(maphash.String(b.seed, user) % userBuckets)
 }

@@ -50,6 +50,16 @@ func RoleName(role registryv1.Role) string {
 	}
 }
 
+// RoleOf returns the role of a Redfish name; false for a name that no role has.
+func RoleOf(name string) (registryv1.Role, bool) {
+	for _, role := range Roles() {
+		if RoleName(role) == name {
+			return role, true
+		}
+	}
+	return registryv1.Role_ROLE_UNSPECIFIED, false
+}
+
 // Names returns the privileges' names in DSP0266.
 func (p Privilege) Names() []string {
 	var names []string

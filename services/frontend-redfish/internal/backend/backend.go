@@ -144,3 +144,35 @@ func (c *Client) ClearEvents(ctx context.Context, bmc *referencev1.BMCReference)
 	_, err := c.state.ClearEvents(ctx, &statev1.ClearEventsRequest{Bmc: bmc})
 	return err
 }
+
+// Accounts reads the accounts that were created on a BMC.
+func (c *Client) Accounts(ctx context.Context, bmc *referencev1.BMCReference) ([]*statev1.StoredAccount, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	response, err := c.state.ListAccounts(ctx, &statev1.ListAccountsRequest{Bmc: bmc})
+	return response.GetAccounts(), err
+}
+
+// CreateAccount adds an account to a BMC.
+func (c *Client) CreateAccount(ctx context.Context, request *statev1.CreateAccountRequest) (*statev1.StoredAccount, error) {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	response, err := c.state.CreateAccount(ctx, request)
+	return response.GetAccount(), err
+}
+
+// UpdateAccount changes an account of a BMC.
+func (c *Client) UpdateAccount(ctx context.Context, request *statev1.UpdateAccountRequest) (*statev1.StoredAccount, error) {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	response, err := c.state.UpdateAccount(ctx, request)
+	return response.GetAccount(), err
+}
+
+// DeleteAccount removes an account of a BMC.
+func (c *Client) DeleteAccount(ctx context.Context, bmc *referencev1.BMCReference, username string) error {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	_, err := c.state.DeleteAccount(ctx, &statev1.DeleteAccountRequest{Bmc: bmc, Username: username})
+	return err
+}

@@ -38,6 +38,7 @@ type Backend struct {
 	boot      *bootv1.BootStatus
 	inventory *inventoryv1.Inventory
 	events    []*statev1.Event
+	accounts  accounts
 	err       error
 	actions   []powerv1.PowerAction
 	overrides []*bootv1.BootOverride

@@ -58,6 +58,11 @@ const (
 	ResourceInUse                  Key = "ResourceInUse"
 	ResourceMissingAtURI           Key = "ResourceMissingAtURI"
 	ResourceNotFound               Key = "ResourceNotFound"
+	CreateLimitReachedForResource  Key = "CreateLimitReachedForResource"
+	ResourceAlreadyExists          Key = "ResourceAlreadyExists"
+	PropertyValueFormatError       Key = "PropertyValueFormatError"
+	PasswordChangeRequired         Key = "PasswordChangeRequired"
+	ResourceCannotBeDeleted        Key = "ResourceCannotBeDeleted"
 	ServiceTemporarilyUnavailable  Key = "ServiceTemporarilyUnavailable"
 )
 
@@ -116,6 +121,11 @@ var definitions = map[Key]definition{
 	ResourceInUse:                  {"The change to the requested resource failed because the resource is in use or in transition.", Warning, 0, "Remove the condition and resubmit the request if the operation failed."},
 	ResourceMissingAtURI:           {"The resource at the URI '%1' was not found.", Critical, 1, "Place a valid resource at the URI or correct the URI and resubmit the request."},
 	ResourceNotFound:               {"The requested resource of type %1 named '%2' was not found.", Critical, 2, "Provide a valid resource identifier and resubmit the request."},
+	CreateLimitReachedForResource:  {"The create operation failed because the resource has reached the limit of possible resources.", Critical, 0, "Either delete resources and resubmit the request if the operation failed or do not resubmit the request."},
+	ResourceAlreadyExists:          {"The requested resource of type %1 with the property %2 with the value '%3' already exists.", Critical, 3, "Do not repeat the create operation as the resource was already created."},
+	PropertyValueFormatError:       {"The value '%1' for the property %2 is not a format that the property can accept.", Warning, 2, "Correct the value for the property in the request body and resubmit the request if the operation failed."},
+	PasswordChangeRequired:         {"The password provided for this account must be changed before access is granted.  PATCH the Password property for this account located at the target URI '%1' to complete this process.", Critical, 1, "Change the password for this account using a PATCH to the Password property at the URI provided."},
+	ResourceCannotBeDeleted:        {"The delete request failed because the resource requested cannot be deleted.", Critical, 0, "Do not attempt to delete a non-deletable resource."},
 	ServiceTemporarilyUnavailable:  {"The service is temporarily unavailable.  Retry in %1 seconds.", Critical, 1, "Wait for the indicated retry duration and retry the operation."},
 }
 

@@ -3,6 +3,8 @@
 
 package resource
 
+import "time"
+
 // AccountService tells of who may log in.
 type AccountService struct {
 	Header
@@ -10,20 +12,36 @@ type AccountService struct {
 	LocalAccountAuth      string   `json:"LocalAccountAuth"`
 	HTTPBasicAuth         string   `json:"HTTPBasicAuth"`
 	SupportedAccountTypes []string `json:"SupportedAccountTypes"`
-	Status                *Status  `json:"Status"`
-	Accounts              Link     `json:"Accounts"`
-	Roles                 Link     `json:"Roles"`
+	MinPasswordLength     int      `json:"MinPasswordLength"`
+	MaxPasswordLength     int      `json:"MaxPasswordLength"`
+	// LockoutThreshold is how many failed logins are free; LockoutDuration, in
+	// seconds, is how long the next has to wait at most.
+	LockoutThreshold int     `json:"AccountLockoutThreshold"`
+	LockoutDuration  int     `json:"AccountLockoutDuration"`
+	Status           *Status `json:"Status"`
+	Accounts         Link    `json:"Accounts"`
+	Roles            Link    `json:"Roles"`
 }
+
+// Lengths of passwords that accounts may be given, in characters, and of names.
+const (
+	MinPasswordLength = 8
+	MaxPasswordLength = 128
+	MaxUsernameLength = 64
+)
 
 // Stable returns the resource itself.
 func (r *AccountService) Stable() any { return r }
 
-// NewAccountService returns the account service.
-func NewAccountService() *AccountService {
+// NewAccountService returns the account service, where logins wait for at most a
+// duration after some failed ones.
+func NewAccountService(freeFailures int, longestPause time.Duration) *AccountService {
 	return &AccountService{
 		Header:         Header{ODataID: AccountServiceURI, ODataType: "#AccountService.v1_18_1.AccountService", ID: "AccountService", Name: "Account Service"},
 		ServiceEnabled: true, LocalAccountAuth: "Enabled", HTTPBasicAuth: "Enabled",
 		SupportedAccountTypes: []string{"Redfish", "IPMI"}, Status: enabled,
+		MinPasswordLength: MinPasswordLength, MaxPasswordLength: MaxPasswordLength,
+		LockoutThreshold: freeFailures, LockoutDuration: int(longestPause / time.Second),
 		Accounts: Link{AccountsURI}, Roles: Link{RolesURI},
 	}
 }
@@ -31,10 +49,12 @@ func NewAccountService() *AccountService {
 // ManagerAccount is a user who may log in. Its password is never told: it is null.
 type ManagerAccount struct {
 	Header
+	Messages               any          `json:"@Message.ExtendedInfo,omitempty"`
 	UserName               string       `json:"UserName"`
 	Password               *string      `json:"Password"`
 	RoleID                 string       `json:"RoleId"`
 	Enabled                bool         `json:"Enabled"`
+	Locked                 bool         `json:"Locked"`
 	PasswordChangeRequired bool         `json:"PasswordChangeRequired"`
 	AccountTypes           []string     `json:"AccountTypes"`
 	StrictAccountTypes     bool         `json:"StrictAccountTypes"`
@@ -46,22 +66,39 @@ type AccountLinks struct {
 	Role Link `json:"Role"`
 }
 
-// Stable returns the resource itself.
-func (r *ManagerAccount) Stable() any { return r }
+// Stable returns the account without the messages of an answer.
+func (r *ManagerAccount) Stable() any {
+	c := *r
+	c.Messages = nil
+	return &c
+}
 
-// NewManagerAccount returns the account of a user, who may use Redfish and, with
-// ipmi, IPMI.
-func NewManagerAccount(username, role string, ipmi bool) *ManagerAccount {
-	a := &ManagerAccount{
-		Header:   Header{ODataID: MemberURI(AccountsURI, username), ODataType: "#ManagerAccount.v1_14_1.ManagerAccount", ID: username, Name: "User Account"},
-		UserName: username, RoleID: role, Enabled: true,
-		AccountTypes: []string{"Redfish"}, StrictAccountTypes: true,
-		Links: AccountLinks{Link{MemberURI(RolesURI, role)}},
+// User is what an account resource is made of.
+type User struct {
+	Name, Role             string
+	IPMI                   bool // it may use IPMI too
+	Disabled               bool
+	PasswordChangeRequired bool
+}
+
+// NewManagerAccount returns the account of a user. No account is ever locked as a
+// whole: failed logins slow down who fails, from where that is.
+func NewManagerAccount(u User) *ManagerAccount {
+	return &ManagerAccount{
+		Header:   Header{ODataID: MemberURI(AccountsURI, u.Name), ODataType: "#ManagerAccount.v1_14_1.ManagerAccount", ID: u.Name, Name: "User Account"},
+		UserName: u.Name, RoleID: u.Role, Enabled: !u.Disabled, PasswordChangeRequired: u.PasswordChangeRequired,
+		AccountTypes: AccountTypes(u.IPMI), StrictAccountTypes: true,
+		Links: AccountLinks{Link{MemberURI(RolesURI, u.Role)}},
 	}
+}
+
+// AccountTypes returns the types of an account that may use Redfish and, with ipmi,
+// IPMI.
+func AccountTypes(ipmi bool) []string {
 	if ipmi {
-		a.AccountTypes = append(a.AccountTypes, "IPMI")
+		return []string{"Redfish", "IPMI"}
 	}
-	return a
+	return []string{"Redfish"}
 }
 
 // Role is what its accounts may do.

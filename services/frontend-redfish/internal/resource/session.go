@@ -31,6 +31,7 @@ func NewSessionService(timeout time.Duration) *SessionService {
 // Session is a client that is logged in.
 type Session struct {
 	Header
+	Messages              any      `json:"@Message.ExtendedInfo,omitempty"`
 	UserName              string   `json:"UserName"`
 	Roles                 []string `json:"Roles,omitempty"`
 	SessionType           string   `json:"SessionType"`
@@ -38,8 +39,12 @@ type Session struct {
 	CreatedTime           string   `json:"CreatedTime"`
 }
 
-// Stable returns the resource itself.
-func (r *Session) Stable() any { return r }
+// Stable returns the session without the messages of an answer.
+func (r *Session) Stable() any {
+	c := *r
+	c.Messages = nil
+	return &c
+}
 
 // NewSession returns a session.
 func NewSession(id, user, role, source string, created time.Time) *Session {

@@ -30,9 +30,10 @@ type endpoint struct {
 	sessions session.Table
 	state    atomic.Pointer[state]
 
-	mu    sync.Mutex // guards what follows
-	https port
-	http  port
+	mu      sync.Mutex // guards what follows
+	https   port
+	http    port
+	applied chan struct{} // closed when the registry says something; nil: nobody waits
 }
 
 // state is what the registry says of a BMC; replaced as a whole.
@@ -92,6 +93,10 @@ func (e *endpoint) apply(ctx context.Context, s *Server, bmc *registryv1.BMC) (e
 		next.certificate, next.expires = last.lasting(time.Now())
 	}
 	e.state.Store(next)
+	if e.applied != nil {
+		close(e.applied)
+		e.applied = nil
+	}
 	ended = e.sessions.Keep(func(sn session.Session) bool { return next.accounts.Holds(sn.Account) })
 
 	var errs []error
@@ -111,6 +116,28 @@ func (e *endpoint) apply(ctx context.Context, s *Server, bmc *registryv1.BMC) (e
 		errs = append(errs, errors.New("no account may log in over Redfish"))
 	}
 	return ended, errors.Join(errs...)
+}
+
+// await waits until the registry says what is wanted of accounts, or the context
+// ends. Who changes an account may use it as soon as it is told that it is changed.
+func (e *endpoint) await(ctx context.Context, wanted func(*account.Set) bool) {
+	for {
+		e.mu.Lock()
+		if wanted(e.state.Load().accounts) {
+			e.mu.Unlock()
+			return
+		}
+		if e.applied == nil {
+			e.applied = make(chan struct{})
+		}
+		applied := e.applied
+		e.mu.Unlock()
+		select {
+		case <-applied:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // portsOf returns the ports at which clients reach a BMC.

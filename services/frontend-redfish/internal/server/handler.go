@@ -186,6 +186,9 @@ func (s *Server) serve(ctx context.Context, c *call, rt *route) {
 	case op.needs != 0 && !account.Privileges(c.account.Role).Has(op.needs):
 		s.refuse(c, message.Errorf(http.StatusForbidden, message.InsufficientPrivilege))
 		return
+	case op.needs != 0 && c.account.PasswordChangeRequired && !s.leadsToPassword(c):
+		s.refuse(c, passwordChangeRequired(c.account))
+		return
 	}
 	if err := checkHeaders(c.r); err != nil {
 		s.refuse(c, err)

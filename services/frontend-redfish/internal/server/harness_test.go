@@ -5,6 +5,7 @@ package server
 
 import (
 	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -18,11 +19,14 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	"kubevirtbmc.dev/pkg/testport"
 	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
@@ -78,6 +82,12 @@ func newBench(t testing.TB) *bench {
 		},
 	}
 	b.apply()
+	own := b.entry.GetAccounts()
+	b.backend.OnAccounts(func(created []*registryv1.Account) {
+		entry := proto.CloneOf(b.entry)
+		entry.Accounts = slices.Concat(own, created)
+		b.server.Apply(context.Background(), entry)
+	})
 	b.base = "https://127.0.0.1:" + strconv.Itoa(int(b.entry.GetRedfish().GetHttps().GetPort()))
 	b.client = newClient(t)
 	return b

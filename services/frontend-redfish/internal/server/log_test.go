@@ -58,7 +58,7 @@ func TestEventLog(t *testing.T) {
 		status  int
 		left    int
 	}{
-		{request{method: "POST", path: clear, body: "{}", user: "operator", pass: "operator password"}, http.StatusForbidden, 2},
+		{request{method: "POST", path: clear, body: "{}", user: "reader", pass: "reader password"}, http.StatusForbidden, 2},
 		{request{method: "POST", path: clear, body: `{"LogEntriesETag":"x"}`}, http.StatusBadRequest, 2},
 		{request{method: "POST", path: clear, body: `{`}, http.StatusBadRequest, 2},
 		{request{method: "POST", path: clear}, http.StatusNoContent, 0},

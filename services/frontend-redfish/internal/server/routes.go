@@ -30,6 +30,7 @@ const (
 	login     = account.Login
 	configure = account.ConfigureComponents
 	manage    = account.ConfigureManager
+	users     = account.ConfigureUsers
 )
 
 // routes returns the whole tree and who may do what with it, after the DMTF's
@@ -48,8 +49,8 @@ func (s *Server) routes() []*route {
 		{pattern: resource.SessionsURI + "/{id}", operations: ops{get: {login, s.getSession}, remove: {login, s.deleteSession}}},
 
 		{pattern: resource.AccountServiceURI, operations: ops{get: {login, getAccountService}}},
-		{pattern: resource.AccountsURI, operations: ops{get: {login, s.getAccounts}}},
-		{pattern: resource.AccountsURI + "/{id}", operations: ops{get: {login, s.getAccount}}},
+		{pattern: resource.AccountsURI, operations: ops{get: {login, s.getAccounts}, post: {users, s.createAccount}}},
+		{pattern: resource.AccountsURI + "/{id}", operations: ops{get: {login, s.getAccount}, patch: {login, s.patchAccount}, remove: {users, s.deleteAccount}}},
 		{pattern: resource.RolesURI, operations: ops{get: {login, getRoles}}},
 		{pattern: resource.RolesURI + "/{id}", operations: ops{get: {login, getRole}}},
 
@@ -75,7 +76,7 @@ func (s *Server) routes() []*route {
 		{pattern: resource.EventLogURI, operations: ops{get: {login, s.getEventLog}}},
 		{pattern: resource.LogEntriesURI, operations: ops{get: {login, s.getLogEntries}}},
 		{pattern: resource.LogEntriesURI + "/{id}", operations: ops{get: {login, s.getLogEntry}}},
-		{pattern: resource.ClearLogURI, operations: ops{post: {manage, s.clearLog}}},
+		{pattern: resource.ClearLogURI, operations: ops{post: {configure, s.clearLog}}},
 
 		{pattern: resource.ManagersURI, operations: ops{get: {login, fixed(resource.ManagersURI, "Manager", resource.ManagerURI)}}},
 		{pattern: resource.ManagerURI, operations: ops{get: {login, s.getManager}}},
@@ -140,7 +141,7 @@ func getVolumes(context.Context, *call) (reply, error) {
 }
 
 func getAccountService(context.Context, *call) (reply, error) {
-	return ok(resource.NewAccountService())
+	return ok(resource.NewAccountService(account.FreeFailures, account.MaxPause))
 }
 
 func getRegistry(context.Context, *call) (reply, error) {

@@ -21,6 +21,9 @@ func (s *Server) getSessionService(context.Context, *call) (reply, error) {
 func (s *Server) getSessions(_ context.Context, c *call) (reply, error) {
 	var members []string
 	for _, sn := range c.endpoint.sessions.List() {
+		if !mayUse(c, sn) {
+			continue
+		}
 		members = append(members, resource.MemberURI(resource.SessionsURI, sn.ID))
 	}
 	return ok(resource.NewCollection(resource.SessionsURI, "#SessionCollection.SessionCollection", "Session Collection", members...))
@@ -59,6 +62,9 @@ func (s *Server) createSession(ctx context.Context, c *call) (reply, error) {
 		logkey.Namespace, c.endpoint.ref.GetNamespace(), logkey.BMC, c.endpoint.ref.GetName(),
 		logkey.Protocol, "redfish", logkey.User, who.Username, logkey.Source, source, logkey.Session, sn.ID)
 	created := newSession(sn)
+	if who.PasswordChangeRequired {
+		created.Messages = []message.Message{passwordChangeRequired(who).Messages[0]}
+	}
 	resource.SetETag(created)
 	return reply{status: http.StatusCreated, body: created, location: created.ODataID, token: token}, nil
 }
@@ -69,13 +75,19 @@ func sessionProperty(body properties, name string, problems *[]message.Message) 
 	value, wrong := body.text(name)
 	switch {
 	case wrong: // The value may be a password: it is not repeated.
-		*problems = append(*problems, message.New(message.PropertyValueTypeError, "******", name).About("#/"+name))
+		*problems = append(*problems, message.New(message.PropertyValueTypeError, hidden, name).About("#/"+name))
 	case value == nil:
 		*problems = append(*problems, message.New(message.PropertyMissing, name).About("#/"+name))
 	default:
 		return *value
 	}
 	return ""
+}
+
+// mayUse tells whether a caller may read and end a session: one's own, or with the
+// privilege, others' (DMTF's privilege registry, Session).
+func mayUse(c *call, sn session.Session) bool {
+	return sn.Account.Username == c.account.Username || account.Privileges(c.account.Role).Has(account.ConfigureManager)
 }
 
 func newSession(sn session.Session) *resource.Session {
@@ -87,6 +99,9 @@ func (s *Server) getSession(_ context.Context, c *call) (reply, error) {
 	if !found {
 		return reply{}, missing(c)
 	}
+	if !mayUse(c, sn) {
+		return reply{}, message.Errorf(http.StatusForbidden, message.InsufficientPrivilege)
+	}
 	return ok(newSession(sn))
 }
 
@@ -96,12 +111,11 @@ func (s *Server) deleteSession(_ context.Context, c *call) (reply, error) {
 	if !found {
 		return reply{}, missing(c)
 	}
-	own := sn.Account.Username == c.account.Username
-	if !own && !account.Privileges(c.account.Role).Has(account.ConfigureManager) {
+	if !mayUse(c, sn) {
 		return reply{}, message.Errorf(http.StatusForbidden, message.InsufficientPrivilege)
 	}
-	if !matches(c.r.Header.Values("If-Match"), resource.SetETag(newSession(sn))) {
-		return reply{}, message.Errorf(http.StatusPreconditionFailed, message.PreconditionFailed)
+	if refusal := checkMatch(c, newSession(sn)); refusal != nil {
+		return reply{}, refusal
 	}
 	c.endpoint.sessions.Delete(sn.ID)
 	return reply{status: http.StatusNoContent}, nil

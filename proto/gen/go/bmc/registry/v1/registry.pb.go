@@ -150,9 +150,12 @@ type Account struct {
 	// What it may do.
 	Role Role `protobuf:"varint,3,opt,name=role,proto3,enum=bmc.registry.v1.Role" json:"role,omitempty"`
 	// Protocols that it may use.
-	Protocols     []Protocol `protobuf:"varint,4,rep,packed,name=protocols,proto3,enum=bmc.registry.v1.Protocol" json:"protocols,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Protocols []Protocol `protobuf:"varint,4,rep,packed,name=protocols,proto3,enum=bmc.registry.v1.Protocol" json:"protocols,omitempty"`
+	// It may do nothing but change its password until it has; over Redfish alone,
+	// since IPMI has no such state.
+	PasswordChangeRequired bool `protobuf:"varint,5,opt,name=password_change_required,json=passwordChangeRequired,proto3" json:"password_change_required,omitempty"`
+	unknownFields          protoimpl.UnknownFields
+	sizeCache              protoimpl.SizeCache
 }
 
 func (x *Account) Reset() {
@@ -211,6 +214,13 @@ func (x *Account) GetProtocols() []Protocol {
 		return x.Protocols
 	}
 	return nil
+}
+
+func (x *Account) GetPasswordChangeRequired() bool {
+	if x != nil {
+		return x.PasswordChangeRequired
+	}
+	return false
 }
 
 // Certificate of a BMC's Redfish endpoint.
@@ -970,12 +980,13 @@ var File_bmc_registry_v1_registry_proto protoreflect.FileDescriptor
 
 const file_bmc_registry_v1_registry_proto_rawDesc = "" +
 	"\n" +
-	"\x1ebmc/registry/v1/registry.proto\x12\x0fbmc.registry.v1\x1a\x1abmc/access/v1/access.proto\x1a\x1bbmc/access/v1/renewal.proto\x1a bmc/reference/v1/reference.proto\x1a\x1bbuf/validate/validate.proto\"\xaa\x01\n" +
+	"\x1ebmc/registry/v1/registry.proto\x12\x0fbmc.registry.v1\x1a\x1abmc/access/v1/access.proto\x1a\x1bbmc/access/v1/renewal.proto\x1a bmc/reference/v1/reference.proto\x1a\x1bbuf/validate/validate.proto\"\xe4\x01\n" +
 	"\aAccount\x12\x1a\n" +
 	"\busername\x18\x01 \x01(\tR\busername\x12\x1f\n" +
 	"\bpassword\x18\x02 \x01(\tB\x03\x80\x01\x01R\bpassword\x12)\n" +
 	"\x04role\x18\x03 \x01(\x0e2\x15.bmc.registry.v1.RoleR\x04role\x127\n" +
-	"\tprotocols\x18\x04 \x03(\x0e2\x19.bmc.registry.v1.ProtocolR\tprotocols\"W\n" +
+	"\tprotocols\x18\x04 \x03(\x0e2\x19.bmc.registry.v1.ProtocolR\tprotocols\x128\n" +
+	"\x18password_change_required\x18\x05 \x01(\bR\x16passwordChangeRequired\"W\n" +
 	"\vCertificate\x12\x1b\n" +
 	"\tchain_pem\x18\x01 \x01(\fR\bchainPem\x12+\n" +
 	"\x0fprivate_key_pem\x18\x02 \x01(\fB\x03\x80\x01\x01R\rprivateKeyPem\"W\n" +

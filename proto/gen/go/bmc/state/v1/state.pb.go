@@ -862,8 +862,10 @@ type StoredAccount struct {
 	Disabled bool `protobuf:"varint,3,opt,name=disabled,proto3" json:"disabled,omitempty"`
 	// Its password has to be changed before anything else.
 	PasswordChangeRequired bool `protobuf:"varint,4,opt,name=password_change_required,json=passwordChangeRequired,proto3" json:"password_change_required,omitempty"`
-	unknownFields          protoimpl.UnknownFields
-	sizeCache              protoimpl.SizeCache
+	// Protocols that can carry its name and password.
+	Protocols     []v11.Protocol `protobuf:"varint,5,rep,packed,name=protocols,proto3,enum=bmc.registry.v1.Protocol" json:"protocols,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StoredAccount) Reset() {
@@ -922,6 +924,13 @@ func (x *StoredAccount) GetPasswordChangeRequired() bool {
 		return x.PasswordChangeRequired
 	}
 	return false
+}
+
+func (x *StoredAccount) GetProtocols() []v11.Protocol {
+	if x != nil {
+		return x.Protocols
+	}
+	return nil
 }
 
 // ListAccountsRequest asks for a BMC's accounts.
@@ -1026,9 +1035,13 @@ type CreateAccountRequest struct {
 	// Password. Never logged.
 	Password string `protobuf:"bytes,3,opt,name=password,proto3" json:"password,omitempty"`
 	// What it may do.
-	Role          v11.Role `protobuf:"varint,4,opt,name=role,proto3,enum=bmc.registry.v1.Role" json:"role,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Role v11.Role `protobuf:"varint,4,opt,name=role,proto3,enum=bmc.registry.v1.Role" json:"role,omitempty"`
+	// It can't log in for the time being.
+	Disabled bool `protobuf:"varint,5,opt,name=disabled,proto3" json:"disabled,omitempty"`
+	// Its password has to be changed before anything else.
+	PasswordChangeRequired bool `protobuf:"varint,6,opt,name=password_change_required,json=passwordChangeRequired,proto3" json:"password_change_required,omitempty"`
+	unknownFields          protoimpl.UnknownFields
+	sizeCache              protoimpl.SizeCache
 }
 
 func (x *CreateAccountRequest) Reset() {
@@ -1089,6 +1102,20 @@ func (x *CreateAccountRequest) GetRole() v11.Role {
 	return v11.Role(0)
 }
 
+func (x *CreateAccountRequest) GetDisabled() bool {
+	if x != nil {
+		return x.Disabled
+	}
+	return false
+}
+
+func (x *CreateAccountRequest) GetPasswordChangeRequired() bool {
+	if x != nil {
+		return x.PasswordChangeRequired
+	}
+	return false
+}
+
 // CreateAccountResponse has the new account.
 type CreateAccountResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1147,10 +1174,13 @@ type UpdateAccountRequest struct {
 	Password *string `protobuf:"bytes,3,opt,name=password,proto3,oneof" json:"password,omitempty"`
 	// What it may do from now on.
 	Role *v11.Role `protobuf:"varint,4,opt,name=role,proto3,enum=bmc.registry.v1.Role,oneof" json:"role,omitempty"`
-	// Whether it can log in from now on.
-	Disabled      *bool `protobuf:"varint,5,opt,name=disabled,proto3,oneof" json:"disabled,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// Whether it can't log in from now on.
+	Disabled *bool `protobuf:"varint,5,opt,name=disabled,proto3,oneof" json:"disabled,omitempty"`
+	// Whether its password has to be changed before anything else. Not set beside
+	// a new password: it has not.
+	PasswordChangeRequired *bool `protobuf:"varint,6,opt,name=password_change_required,json=passwordChangeRequired,proto3,oneof" json:"password_change_required,omitempty"`
+	unknownFields          protoimpl.UnknownFields
+	sizeCache              protoimpl.SizeCache
 }
 
 func (x *UpdateAccountRequest) Reset() {
@@ -1214,6 +1244,13 @@ func (x *UpdateAccountRequest) GetRole() v11.Role {
 func (x *UpdateAccountRequest) GetDisabled() bool {
 	if x != nil && x.Disabled != nil {
 		return *x.Disabled
+	}
+	return false
+}
+
+func (x *UpdateAccountRequest) GetPasswordChangeRequired() bool {
+	if x != nil && x.PasswordChangeRequired != nil {
+		return *x.PasswordChangeRequired
 	}
 	return false
 }
@@ -2076,34 +2113,39 @@ const file_bmc_state_v1_state_proto_rawDesc = "" +
 	"\x12WatchEventsRequest\x128\n" +
 	"\x03bmc\x18\x01 \x01(\v2\x1e.bmc.reference.v1.BMCReferenceB\x06\xbaH\x03\xc8\x01\x01R\x03bmc\"@\n" +
 	"\x13WatchEventsResponse\x12)\n" +
-	"\x05event\x18\x01 \x01(\v2\x13.bmc.state.v1.EventR\x05event\"\xac\x01\n" +
+	"\x05event\x18\x01 \x01(\v2\x13.bmc.state.v1.EventR\x05event\"\xe5\x01\n" +
 	"\rStoredAccount\x12\x1a\n" +
 	"\busername\x18\x01 \x01(\tR\busername\x12)\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x15.bmc.registry.v1.RoleR\x04role\x12\x1a\n" +
 	"\bdisabled\x18\x03 \x01(\bR\bdisabled\x128\n" +
-	"\x18password_change_required\x18\x04 \x01(\bR\x16passwordChangeRequired\"O\n" +
+	"\x18password_change_required\x18\x04 \x01(\bR\x16passwordChangeRequired\x127\n" +
+	"\tprotocols\x18\x05 \x03(\x0e2\x19.bmc.registry.v1.ProtocolR\tprotocols\"O\n" +
 	"\x13ListAccountsRequest\x128\n" +
 	"\x03bmc\x18\x01 \x01(\v2\x1e.bmc.reference.v1.BMCReferenceB\x06\xbaH\x03\xc8\x01\x01R\x03bmc\"O\n" +
 	"\x14ListAccountsResponse\x127\n" +
-	"\baccounts\x18\x01 \x03(\v2\x1b.bmc.state.v1.StoredAccountR\baccounts\"\xd9\x01\n" +
+	"\baccounts\x18\x01 \x03(\v2\x1b.bmc.state.v1.StoredAccountR\baccounts\"\xaf\x02\n" +
 	"\x14CreateAccountRequest\x128\n" +
 	"\x03bmc\x18\x01 \x01(\v2\x1e.bmc.reference.v1.BMCReferenceB\x06\xbaH\x03\xc8\x01\x01R\x03bmc\x12%\n" +
 	"\busername\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\busername\x12)\n" +
 	"\bpassword\x18\x03 \x01(\tB\r\xbaH\ar\x05\x10\b\x18\x80\x01\x80\x01\x01R\bpassword\x125\n" +
 	"\x04role\x18\x04 \x01(\x0e2\x15.bmc.registry.v1.RoleB\n" +
-	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\x04role\"N\n" +
+	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\x04role\x12\x1a\n" +
+	"\bdisabled\x18\x05 \x01(\bR\bdisabled\x128\n" +
+	"\x18password_change_required\x18\x06 \x01(\bR\x16passwordChangeRequired\"N\n" +
 	"\x15CreateAccountResponse\x125\n" +
-	"\aaccount\x18\x01 \x01(\v2\x1b.bmc.state.v1.StoredAccountR\aaccount\"\xa7\x02\n" +
+	"\aaccount\x18\x01 \x01(\v2\x1b.bmc.state.v1.StoredAccountR\aaccount\"\x83\x03\n" +
 	"\x14UpdateAccountRequest\x128\n" +
 	"\x03bmc\x18\x01 \x01(\v2\x1e.bmc.reference.v1.BMCReferenceB\x06\xbaH\x03\xc8\x01\x01R\x03bmc\x12%\n" +
 	"\busername\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\busername\x12.\n" +
 	"\bpassword\x18\x03 \x01(\tB\r\xbaH\ar\x05\x10\b\x18\x80\x01\x80\x01\x01H\x00R\bpassword\x88\x01\x01\x12:\n" +
 	"\x04role\x18\x04 \x01(\x0e2\x15.bmc.registry.v1.RoleB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00H\x01R\x04role\x88\x01\x01\x12\x1f\n" +
-	"\bdisabled\x18\x05 \x01(\bH\x02R\bdisabled\x88\x01\x01B\v\n" +
+	"\bdisabled\x18\x05 \x01(\bH\x02R\bdisabled\x88\x01\x01\x12=\n" +
+	"\x18password_change_required\x18\x06 \x01(\bH\x03R\x16passwordChangeRequired\x88\x01\x01B\v\n" +
 	"\t_passwordB\a\n" +
 	"\x05_roleB\v\n" +
-	"\t_disabled\"N\n" +
+	"\t_disabledB\x1b\n" +
+	"\x19_password_change_required\"N\n" +
 	"\x15UpdateAccountResponse\x125\n" +
 	"\aaccount\x18\x01 \x01(\v2\x1b.bmc.state.v1.StoredAccountR\aaccount\"w\n" +
 	"\x14DeleteAccountRequest\x128\n" +
@@ -2260,6 +2302,7 @@ var file_bmc_state_v1_state_proto_goTypes = []any{
 	(*timestamppb.Timestamp)(nil),      // 33: google.protobuf.Timestamp
 	(*v1.BMCReference)(nil),            // 34: bmc.reference.v1.BMCReference
 	(v11.Role)(0),                      // 35: bmc.registry.v1.Role
+	(v11.Protocol)(0),                  // 36: bmc.registry.v1.Protocol
 }
 var file_bmc_state_v1_state_proto_depIdxs = []int32{
 	33, // 0: bmc.state.v1.Event.time:type_name -> google.protobuf.Timestamp
@@ -2274,58 +2317,59 @@ var file_bmc_state_v1_state_proto_depIdxs = []int32{
 	34, // 9: bmc.state.v1.WatchEventsRequest.bmc:type_name -> bmc.reference.v1.BMCReference
 	4,  // 10: bmc.state.v1.WatchEventsResponse.event:type_name -> bmc.state.v1.Event
 	35, // 11: bmc.state.v1.StoredAccount.role:type_name -> bmc.registry.v1.Role
-	34, // 12: bmc.state.v1.ListAccountsRequest.bmc:type_name -> bmc.reference.v1.BMCReference
-	13, // 13: bmc.state.v1.ListAccountsResponse.accounts:type_name -> bmc.state.v1.StoredAccount
-	34, // 14: bmc.state.v1.CreateAccountRequest.bmc:type_name -> bmc.reference.v1.BMCReference
-	35, // 15: bmc.state.v1.CreateAccountRequest.role:type_name -> bmc.registry.v1.Role
-	13, // 16: bmc.state.v1.CreateAccountResponse.account:type_name -> bmc.state.v1.StoredAccount
-	34, // 17: bmc.state.v1.UpdateAccountRequest.bmc:type_name -> bmc.reference.v1.BMCReference
-	35, // 18: bmc.state.v1.UpdateAccountRequest.role:type_name -> bmc.registry.v1.Role
-	13, // 19: bmc.state.v1.UpdateAccountResponse.account:type_name -> bmc.state.v1.StoredAccount
-	34, // 20: bmc.state.v1.DeleteAccountRequest.bmc:type_name -> bmc.reference.v1.BMCReference
-	1,  // 21: bmc.state.v1.Subscription.kinds:type_name -> bmc.state.v1.EventKind
-	23, // 22: bmc.state.v1.Subscription.http_headers:type_name -> bmc.state.v1.HTTPHeader
-	3,  // 23: bmc.state.v1.Subscription.retry_policy:type_name -> bmc.state.v1.DeliveryRetryPolicy
-	34, // 24: bmc.state.v1.ListSubscriptionsRequest.bmc:type_name -> bmc.reference.v1.BMCReference
-	22, // 25: bmc.state.v1.ListSubscriptionsResponse.subscriptions:type_name -> bmc.state.v1.Subscription
-	34, // 26: bmc.state.v1.CreateSubscriptionRequest.bmc:type_name -> bmc.reference.v1.BMCReference
-	22, // 27: bmc.state.v1.CreateSubscriptionRequest.subscription:type_name -> bmc.state.v1.Subscription
-	22, // 28: bmc.state.v1.CreateSubscriptionResponse.subscription:type_name -> bmc.state.v1.Subscription
-	34, // 29: bmc.state.v1.UpdateSubscriptionRequest.bmc:type_name -> bmc.reference.v1.BMCReference
-	3,  // 30: bmc.state.v1.UpdateSubscriptionRequest.retry_policy:type_name -> bmc.state.v1.DeliveryRetryPolicy
-	29, // 31: bmc.state.v1.UpdateSubscriptionRequest.http_headers:type_name -> bmc.state.v1.HTTPHeaders
-	23, // 32: bmc.state.v1.HTTPHeaders.headers:type_name -> bmc.state.v1.HTTPHeader
-	22, // 33: bmc.state.v1.UpdateSubscriptionResponse.subscription:type_name -> bmc.state.v1.Subscription
-	34, // 34: bmc.state.v1.DeleteSubscriptionRequest.bmc:type_name -> bmc.reference.v1.BMCReference
-	5,  // 35: bmc.state.v1.StateService.ListEvents:input_type -> bmc.state.v1.ListEventsRequest
-	7,  // 36: bmc.state.v1.StateService.AppendEvents:input_type -> bmc.state.v1.AppendEventsRequest
-	9,  // 37: bmc.state.v1.StateService.ClearEvents:input_type -> bmc.state.v1.ClearEventsRequest
-	11, // 38: bmc.state.v1.StateService.WatchEvents:input_type -> bmc.state.v1.WatchEventsRequest
-	14, // 39: bmc.state.v1.StateService.ListAccounts:input_type -> bmc.state.v1.ListAccountsRequest
-	16, // 40: bmc.state.v1.StateService.CreateAccount:input_type -> bmc.state.v1.CreateAccountRequest
-	18, // 41: bmc.state.v1.StateService.UpdateAccount:input_type -> bmc.state.v1.UpdateAccountRequest
-	20, // 42: bmc.state.v1.StateService.DeleteAccount:input_type -> bmc.state.v1.DeleteAccountRequest
-	24, // 43: bmc.state.v1.StateService.ListSubscriptions:input_type -> bmc.state.v1.ListSubscriptionsRequest
-	26, // 44: bmc.state.v1.StateService.CreateSubscription:input_type -> bmc.state.v1.CreateSubscriptionRequest
-	28, // 45: bmc.state.v1.StateService.UpdateSubscription:input_type -> bmc.state.v1.UpdateSubscriptionRequest
-	31, // 46: bmc.state.v1.StateService.DeleteSubscription:input_type -> bmc.state.v1.DeleteSubscriptionRequest
-	6,  // 47: bmc.state.v1.StateService.ListEvents:output_type -> bmc.state.v1.ListEventsResponse
-	8,  // 48: bmc.state.v1.StateService.AppendEvents:output_type -> bmc.state.v1.AppendEventsResponse
-	10, // 49: bmc.state.v1.StateService.ClearEvents:output_type -> bmc.state.v1.ClearEventsResponse
-	12, // 50: bmc.state.v1.StateService.WatchEvents:output_type -> bmc.state.v1.WatchEventsResponse
-	15, // 51: bmc.state.v1.StateService.ListAccounts:output_type -> bmc.state.v1.ListAccountsResponse
-	17, // 52: bmc.state.v1.StateService.CreateAccount:output_type -> bmc.state.v1.CreateAccountResponse
-	19, // 53: bmc.state.v1.StateService.UpdateAccount:output_type -> bmc.state.v1.UpdateAccountResponse
-	21, // 54: bmc.state.v1.StateService.DeleteAccount:output_type -> bmc.state.v1.DeleteAccountResponse
-	25, // 55: bmc.state.v1.StateService.ListSubscriptions:output_type -> bmc.state.v1.ListSubscriptionsResponse
-	27, // 56: bmc.state.v1.StateService.CreateSubscription:output_type -> bmc.state.v1.CreateSubscriptionResponse
-	30, // 57: bmc.state.v1.StateService.UpdateSubscription:output_type -> bmc.state.v1.UpdateSubscriptionResponse
-	32, // 58: bmc.state.v1.StateService.DeleteSubscription:output_type -> bmc.state.v1.DeleteSubscriptionResponse
-	47, // [47:59] is the sub-list for method output_type
-	35, // [35:47] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	36, // 12: bmc.state.v1.StoredAccount.protocols:type_name -> bmc.registry.v1.Protocol
+	34, // 13: bmc.state.v1.ListAccountsRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	13, // 14: bmc.state.v1.ListAccountsResponse.accounts:type_name -> bmc.state.v1.StoredAccount
+	34, // 15: bmc.state.v1.CreateAccountRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	35, // 16: bmc.state.v1.CreateAccountRequest.role:type_name -> bmc.registry.v1.Role
+	13, // 17: bmc.state.v1.CreateAccountResponse.account:type_name -> bmc.state.v1.StoredAccount
+	34, // 18: bmc.state.v1.UpdateAccountRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	35, // 19: bmc.state.v1.UpdateAccountRequest.role:type_name -> bmc.registry.v1.Role
+	13, // 20: bmc.state.v1.UpdateAccountResponse.account:type_name -> bmc.state.v1.StoredAccount
+	34, // 21: bmc.state.v1.DeleteAccountRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	1,  // 22: bmc.state.v1.Subscription.kinds:type_name -> bmc.state.v1.EventKind
+	23, // 23: bmc.state.v1.Subscription.http_headers:type_name -> bmc.state.v1.HTTPHeader
+	3,  // 24: bmc.state.v1.Subscription.retry_policy:type_name -> bmc.state.v1.DeliveryRetryPolicy
+	34, // 25: bmc.state.v1.ListSubscriptionsRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	22, // 26: bmc.state.v1.ListSubscriptionsResponse.subscriptions:type_name -> bmc.state.v1.Subscription
+	34, // 27: bmc.state.v1.CreateSubscriptionRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	22, // 28: bmc.state.v1.CreateSubscriptionRequest.subscription:type_name -> bmc.state.v1.Subscription
+	22, // 29: bmc.state.v1.CreateSubscriptionResponse.subscription:type_name -> bmc.state.v1.Subscription
+	34, // 30: bmc.state.v1.UpdateSubscriptionRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	3,  // 31: bmc.state.v1.UpdateSubscriptionRequest.retry_policy:type_name -> bmc.state.v1.DeliveryRetryPolicy
+	29, // 32: bmc.state.v1.UpdateSubscriptionRequest.http_headers:type_name -> bmc.state.v1.HTTPHeaders
+	23, // 33: bmc.state.v1.HTTPHeaders.headers:type_name -> bmc.state.v1.HTTPHeader
+	22, // 34: bmc.state.v1.UpdateSubscriptionResponse.subscription:type_name -> bmc.state.v1.Subscription
+	34, // 35: bmc.state.v1.DeleteSubscriptionRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	5,  // 36: bmc.state.v1.StateService.ListEvents:input_type -> bmc.state.v1.ListEventsRequest
+	7,  // 37: bmc.state.v1.StateService.AppendEvents:input_type -> bmc.state.v1.AppendEventsRequest
+	9,  // 38: bmc.state.v1.StateService.ClearEvents:input_type -> bmc.state.v1.ClearEventsRequest
+	11, // 39: bmc.state.v1.StateService.WatchEvents:input_type -> bmc.state.v1.WatchEventsRequest
+	14, // 40: bmc.state.v1.StateService.ListAccounts:input_type -> bmc.state.v1.ListAccountsRequest
+	16, // 41: bmc.state.v1.StateService.CreateAccount:input_type -> bmc.state.v1.CreateAccountRequest
+	18, // 42: bmc.state.v1.StateService.UpdateAccount:input_type -> bmc.state.v1.UpdateAccountRequest
+	20, // 43: bmc.state.v1.StateService.DeleteAccount:input_type -> bmc.state.v1.DeleteAccountRequest
+	24, // 44: bmc.state.v1.StateService.ListSubscriptions:input_type -> bmc.state.v1.ListSubscriptionsRequest
+	26, // 45: bmc.state.v1.StateService.CreateSubscription:input_type -> bmc.state.v1.CreateSubscriptionRequest
+	28, // 46: bmc.state.v1.StateService.UpdateSubscription:input_type -> bmc.state.v1.UpdateSubscriptionRequest
+	31, // 47: bmc.state.v1.StateService.DeleteSubscription:input_type -> bmc.state.v1.DeleteSubscriptionRequest
+	6,  // 48: bmc.state.v1.StateService.ListEvents:output_type -> bmc.state.v1.ListEventsResponse
+	8,  // 49: bmc.state.v1.StateService.AppendEvents:output_type -> bmc.state.v1.AppendEventsResponse
+	10, // 50: bmc.state.v1.StateService.ClearEvents:output_type -> bmc.state.v1.ClearEventsResponse
+	12, // 51: bmc.state.v1.StateService.WatchEvents:output_type -> bmc.state.v1.WatchEventsResponse
+	15, // 52: bmc.state.v1.StateService.ListAccounts:output_type -> bmc.state.v1.ListAccountsResponse
+	17, // 53: bmc.state.v1.StateService.CreateAccount:output_type -> bmc.state.v1.CreateAccountResponse
+	19, // 54: bmc.state.v1.StateService.UpdateAccount:output_type -> bmc.state.v1.UpdateAccountResponse
+	21, // 55: bmc.state.v1.StateService.DeleteAccount:output_type -> bmc.state.v1.DeleteAccountResponse
+	25, // 56: bmc.state.v1.StateService.ListSubscriptions:output_type -> bmc.state.v1.ListSubscriptionsResponse
+	27, // 57: bmc.state.v1.StateService.CreateSubscription:output_type -> bmc.state.v1.CreateSubscriptionResponse
+	30, // 58: bmc.state.v1.StateService.UpdateSubscription:output_type -> bmc.state.v1.UpdateSubscriptionResponse
+	32, // 59: bmc.state.v1.StateService.DeleteSubscription:output_type -> bmc.state.v1.DeleteSubscriptionResponse
+	48, // [48:60] is the sub-list for method output_type
+	36, // [36:48] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_bmc_state_v1_state_proto_init() }

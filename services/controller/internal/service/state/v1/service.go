@@ -104,7 +104,10 @@ func (s *Service) ListAccounts(ctx context.Context, request *statev1.ListAccount
 
 // CreateAccount implements StateService.
 func (s *Service) CreateAccount(ctx context.Context, request *statev1.CreateAccountRequest) (*statev1.CreateAccountResponse, error) {
-	account, err := s.store.CreateAccount(ctx, registry.RefOf(request.GetBmc()), request.GetUsername(), request.GetPassword(), request.GetRole())
+	account, err := s.store.CreateAccount(ctx, registry.RefOf(request.GetBmc()), record.Account{
+		Username: request.GetUsername(), Password: request.GetPassword(), Role: record.RoleName(request.GetRole()),
+		Disabled: request.GetDisabled(), PasswordChangeRequired: request.GetPasswordChangeRequired(),
+	})
 	s.record(ctx, "CREATE_ACCOUNT", request.GetBmc(), err)
 	if err != nil {
 		return nil, err
@@ -115,7 +118,10 @@ func (s *Service) CreateAccount(ctx context.Context, request *statev1.CreateAcco
 // UpdateAccount implements StateService.
 func (s *Service) UpdateAccount(ctx context.Context, request *statev1.UpdateAccountRequest) (*statev1.UpdateAccountResponse, error) {
 	account, err := s.store.UpdateAccount(ctx, registry.RefOf(request.GetBmc()), request.GetUsername(),
-		state.AccountChange{Password: request.Password, Role: request.Role, Disabled: request.Disabled})
+		state.AccountChange{
+			Password: request.Password, Role: request.Role, Disabled: request.Disabled,
+			PasswordChangeRequired: request.PasswordChangeRequired,
+		})
 	s.record(ctx, "UPDATE_ACCOUNT", request.GetBmc(), err)
 	if err != nil {
 		return nil, err
