@@ -33,13 +33,16 @@ func (k *Keeper) follow(ctx context.Context, configMap *corev1.ConfigMap) (time.
 	}
 	if secret == nil {
 		v.problem = fmt.Sprintf("Secret %s with the CA, which cert-manager is to make, does not exist", k.config.CASecret)
+		k.metrics.gone("ca")
 	} else {
 		chain := secret.Data[corev1.TLSCertKey]
 		v.authority, err = parseAuthority(chain, secret.Data[corev1.TLSPrivateKeyKey])
 		switch {
 		case err != nil:
 			v.problem = fmt.Sprintf("Secret %s with the CA: %v", k.config.CASecret, err)
+			k.metrics.gone("ca")
 		case !validAt(v.authority.certificate, now):
+			k.metrics.expires("ca", v.authority.certificate.NotAfter)
 			if from := v.authority.certificate.NotBefore; from.After(now) && from.Before(next) {
 				next = from
 			}
@@ -61,6 +64,7 @@ func (k *Keeper) follow(ctx context.Context, configMap *corev1.ConfigMap) (time.
 		}
 		pair := pairIn(secret)
 		if pair == nil {
+			k.metrics.gone(service.Secret)
 			continue
 		}
 		k.metrics.expires(service.Secret, pair.Leaf.NotAfter)

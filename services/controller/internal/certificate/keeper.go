@@ -490,6 +490,7 @@ func (k *Keeper) keepService(ctx context.Context, service Service, authority *Au
 		}
 	}
 	if authority == nil {
+		k.metrics.gone(service.Secret)
 		return nil, time.Time{}, nil
 	}
 	leaf, err := authority.issue(service.Names, k.config.Lifetimes.Leaf, now)

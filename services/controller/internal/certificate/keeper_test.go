@@ -14,6 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -425,6 +427,92 @@ func TestKeeper_certManager(t *testing.T) {
 			t.Errorf("leaf of a CA that has expired: %v", err)
 		}
 	})
+}
+
+// expiries are the values of the metric, by certificate.
+func expiries(t *testing.T, metrics prometheus.Gatherer) map[string]int64 {
+	t.Helper()
+	families, err := metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := map[string]int64{}
+	for _, family := range families {
+		if family.GetName() != "vbmc_controller_certificate_expiry_timestamp_seconds" {
+			continue
+		}
+		for _, one := range family.GetMetric() {
+			values[one.GetLabel()[0].GetValue()] = int64(one.GetGauge().GetValue())
+		}
+	}
+	return values
+}
+
+// TestKeeper_expiry: the metric follows certificates that go, and come again.
+func TestKeeper_expiry(t *testing.T) {
+	t.Parallel()
+	for name, issuer := range map[string]Issuer{"internal": Internal, "cert-manager": CertManager} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := &world{T: t, memory: newMemory(1, 0)}
+				metrics := prometheus.NewRegistry()
+				k := keeperOn(t, w.memory, func(c *Config) { c.Issuer, c.Metrics = issuer, metrics })
+				want := func(when string, want map[string]int64) {
+					t.Helper()
+					w.keep(k)
+					if diff := cmp.Diff(want, expiries(t, metrics)); diff != "" {
+						t.Errorf("%s (-want +got):\n%s", when, diff)
+					}
+				}
+				ca, err := newAuthority(time.Now(), DefaultLifetimes.CA)
+				if err != nil {
+					t.Fatal(err)
+				}
+				leaf, err := ca.issue([]string{"virtbmc-controller.kubevirtbmc.svc"}, 90*day, time.Now())
+				if err != nil {
+					t.Fatal(err)
+				}
+				put := func(name string, chain, key []byte) {
+					t.Helper()
+					secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, Type: corev1.SecretTypeTLS, Data: map[string][]byte{
+						corev1.TLSCertKey: chain, corev1.TLSPrivateKeyKey: key,
+					}}
+					if has := w.secretNow(name); has != nil {
+						secret.ResourceVersion = has.ResourceVersion
+					}
+					if _, err := w.putSecret(t.Context(), secret); err != nil {
+						t.Fatal(err)
+					}
+				}
+				caExpiry, leafExpiry := time.Now().Add(DefaultLifetimes.CA).Unix(), leaf.NotAfter.Unix()
+				if issuer == Internal {
+					want("all are made", map[string]int64{"ca": caExpiry, ownSecret: leafExpiry, "virtbmc-power-tls": leafExpiry})
+					// The key is lost, and clients have the CA: no leaf can be made for now.
+					w.deleteSecret(caSecret)
+					w.deleteSecret("virtbmc-power-tls")
+					want("CA and leaf are gone", map[string]int64{"ca-next": caExpiry, ownSecret: leafExpiry})
+					return
+				}
+				want("there is nothing yet", map[string]int64{})
+				put(caSecret, encode(ca.certificate), ca.keyPEM())
+				put(ownSecret, leaf.ChainPEM, leaf.KeyPEM)
+				want("there are both", map[string]int64{"ca": ca.certificate.NotAfter.Unix(), ownSecret: leafExpiry})
+				w.deleteSecret(ownSecret)
+				want("the leaf is gone", map[string]int64{"ca": ca.certificate.NotAfter.Unix()})
+				put(ownSecret, leaf.ChainPEM, leaf.KeyPEM)
+				put(caSecret, leaf.ChainPEM, leaf.KeyPEM)
+				want("the CA is none", map[string]int64{ownSecret: leafExpiry})
+				put(caSecret, encode(ca.certificate), ca.keyPEM())
+				want("the CA is one again", map[string]int64{"ca": ca.certificate.NotAfter.Unix(), ownSecret: leafExpiry})
+				time.Sleep(DefaultLifetimes.CA + day)
+				want("what has expired has still done so", map[string]int64{"ca": ca.certificate.NotAfter.Unix(), ownSecret: leafExpiry})
+				w.deleteSecret(caSecret)
+				w.deleteSecret(ownSecret)
+				want("both are gone", map[string]int64{})
+			})
+		})
+	}
 }
 
 func TestNew_refuses(t *testing.T) {
