@@ -31,8 +31,10 @@ const (
 	// definitionCommand brings the cluster's up to date. Others, as Helm, manage
 	// fields of it.
 	definitionCommand = "kubectl apply --server-side --force-conflicts -f api/crds/bmc.kubevirt.io_virtualmachinebmcs.yaml"
-	// reasonDefinition is that of the event about it.
-	reasonDefinition = "DefinitionOutdated"
+	// Reasons of the events about it: it is another version's, or can't be read, and it
+	// is not there. Events of one reason are counted as one, with the text of the first.
+	reasonOutdated = "DefinitionOutdated"
+	reasonMissing  = "DefinitionMissing"
 
 	partSpec   = "spec"
 	partStatus = "status"
@@ -52,6 +54,8 @@ type definition struct {
 	interval  time.Duration
 	log       *slog.Logger
 	missing   *prometheus.GaugeVec
+	// served is apis.served.
+	served *prometheus.GaugeVec
 	// events are about regarding, which stands for the controllers.
 	events    events.EventRecorder
 	regarding *corev1.ObjectReference
@@ -122,17 +126,18 @@ func (d *definition) run(ctx context.Context) {
 	defer ticker.Stop()
 	fitted, said := false, ""
 	for {
-		problem, fit := d.look()
+		reason, problem, fit := d.look()
 		if problem != "" && problem != said && ctx.Err() == nil {
 			d.log.ErrorContext(ctx, "the CustomResourceDefinition is not this version's", "waits", !fit && !fitted, logkey.Error, problem)
-			d.events.Eventf(d.regarding, nil, corev1.EventTypeWarning, reasonDefinition, "ReadDefinition", "%s", problem)
+			d.events.Eventf(d.regarding, nil, corev1.EventTypeWarning, reason, "ReadDefinition", "%s", problem)
 		}
 		if problem == "" && said != "" {
 			d.log.InfoContext(ctx, "the CustomResourceDefinition is this version's")
 		}
 		said = problem
 		if !fitted && d.tell != nil {
-			// A controller that works goes on to: those that it serves need it.
+			// A controller that works goes on to, and stays ready: those that it serves
+			// need it, and nobody is served better by another.
 			if fit {
 				d.tell("")
 			} else {
@@ -151,26 +156,29 @@ func (d *definition) run(ctx context.Context) {
 	}
 }
 
-// look returns what is the matter with the definition, and whether the controller
-// can work with it all the same.
-func (d *definition) look() (problem string, fit bool) {
+// look returns what is the matter with the definition, for people and as the reason
+// of an event, and whether the controller can work with it all the same.
+func (d *definition) look() (reason, problem string, fit bool) {
 	lacks, served, err := d.lacks()
 	switch {
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
-		return fmt.Sprintf("the controller may not read the API server's OpenAPI documents, which ClusterRole system:discovery is for, and takes CustomResourceDefinition %s for its own version's: %v", definitionName, err), true
+		return reasonOutdated, fmt.Sprintf("the controller may not read the API server's OpenAPI documents, which ClusterRole system:discovery is for, and takes CustomResourceDefinition %s for its own version's: %v", definitionName, err), true
 	case err != nil:
-		return fmt.Sprintf("can't read the definition that the API server serves: %v", err), false
+		return reasonOutdated, fmt.Sprintf("can't read the definition that the API server serves: %v", err), false
 	case !served:
-		return fmt.Sprintf("CustomResourceDefinition %s is not there; install it: %s", definitionName, definitionCommand), false
+		d.served.WithLabelValues(d.kind.Group).Set(0)
+		d.missing.Reset()
+		return reasonMissing, fmt.Sprintf("CustomResourceDefinition %s is not there; install it: %s", definitionName, definitionCommand), false
 	}
+	d.served.WithLabelValues(d.kind.Group).Set(1)
 	for _, part := range []string{partSpec, partStatus} {
 		d.missing.WithLabelValues(part).Set(float64(len(lacks[part])))
 	}
 	if len(lacks) == 0 {
-		return "", true
+		return "", "", true
 	}
 	all := slices.Concat(lacks[partStatus], lacks[partSpec])
-	return shorten(fmt.Sprintf("CustomResourceDefinition %s is another version's, upgrade it: %s. It lacks %s",
+	return reasonOutdated, shorten(fmt.Sprintf("CustomResourceDefinition %s is another version's, upgrade it: %s. It lacks %s",
 		definitionName, definitionCommand, strings.Join(all, ", "))), len(lacks[partStatus]) == 0
 }
 

@@ -327,6 +327,7 @@ func (s *Source) setupDefinition() error {
 	}
 	d := s.definition
 	d.discovery, d.interval, d.log, d.tell = client, s.config.DiscoveryInterval, s.config.Log, s.config.OnDefinition
+	d.served = s.apis.served
 	d.events = s.manager.GetEventRecorder(EventSource)
 	d.regarding = &corev1.ObjectReference{APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Namespace: s.config.Namespace, Name: leaseName}
 	return nil
