@@ -41,9 +41,16 @@ type ProtocolFeatures struct {
 	FilterQuery                     bool        `json:"FilterQuery"`
 	FilterQueryComparisonOperations bool        `json:"FilterQueryComparisonOperations"`
 	FilterQueryCompoundOperations   bool        `json:"FilterQueryCompoundOperations"`
+	DeepOperations                  DeepOps     `json:"DeepOperations"`
 	OnlyMemberQuery                 bool        `json:"OnlyMemberQuery"`
 	SelectQuery                     bool        `json:"SelectQuery"`
 	TopSkipQuery                    bool        `json:"TopSkipQuery"`
+}
+
+// DeepOps is which operations a resource passes on to those below it: none.
+type DeepOps struct {
+	DeepPATCH bool `json:"DeepPATCH"`
+	DeepPOST  bool `json:"DeepPOST"`
 }
 
 // ExpandQuery is what $expand can do.
@@ -125,7 +132,8 @@ type MessageRegistryFile struct {
 // RegistryLocation is where a registry is in one language.
 type RegistryLocation struct {
 	Language       string `json:"Language"`
-	PublicationURI string `json:"PublicationUri"`
+	URI            string `json:"Uri,omitempty"`            // of a copy that this service has
+	PublicationURI string `json:"PublicationUri,omitempty"` // where it is published
 }
 
 // Stable returns the resource itself.

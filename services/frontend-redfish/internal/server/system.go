@@ -6,6 +6,7 @@ package server
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"slices"
 	"strings"
@@ -73,21 +74,38 @@ func (s *Server) patchSystem(ctx context.Context, c *call) (reply, error) {
 	if refusal != nil {
 		return reply{}, refusal
 	}
-	if override != nil {
-		if m.Boot, err = s.cfg.Backend.SetBootOverride(ctx, c.endpoint.ref, override); err != nil {
-			return reply{}, err
-		}
-	}
-	if mode != bootv1.FirmwareMode_FIRMWARE_MODE_UNSPECIFIED {
-		if m.Boot, err = s.cfg.Backend.SetFirmwareMode(ctx, c.endpoint.ref, mode); err != nil {
-			return reply{}, err
-		}
+	if m.Boot, err = s.changeBoot(ctx, c, m.Boot, request.order, override, mode); err != nil {
+		return reply{}, err
 	}
 	system = resource.NewSystem(m.Power, m.Boot, m.Inventory, c.endpoint.state.Load().ports)
 	if len(notes) > 0 {
 		system.Messages = notes
 	}
 	return ok(system)
+}
+
+// changeBoot changes the boot order, unless it is nil, and override or firmware mode.
+// Where those can't be had, the order is what it was.
+func (s *Server) changeBoot(ctx context.Context, c *call, now *bootv1.BootStatus, order []string, override *bootv1.BootOverride, mode bootv1.FirmwareMode) (*bootv1.BootStatus, error) {
+	before, ref, client := now, c.endpoint.ref, s.cfg.Backend
+	var err error
+	if order != nil {
+		if now, err = client.SetBootOrder(ctx, ref, order); err != nil {
+			return nil, err
+		}
+	}
+	if override != nil {
+		now, err = client.SetBootOverride(ctx, ref, override)
+	}
+	if err == nil && mode != bootv1.FirmwareMode_FIRMWARE_MODE_UNSPECIFIED {
+		now, err = client.SetFirmwareMode(ctx, ref, mode)
+	}
+	if err != nil && order != nil {
+		if _, backErr := client.SetBootOrder(ctx, ref, resource.BootOrder(before)); backErr != nil {
+			err = errors.Join(err, backErr)
+		}
+	}
+	return now, err
 }
 
 // parseSystem reads the body of a PATCH.
@@ -107,7 +125,7 @@ func (s *Server) parseSystem(body properties, system *resource.System, m backend
 				continue
 			}
 			var more, moreNotes []message.Message
-			request, more, moreNotes = parseBoot(boot, m.Boot)
+			request, more, moreNotes = parseBoot(boot, propertiesOf(system.Boot), m.Boot)
 			problems, notes = append(problems, more...), append(notes, moreNotes...)
 		case strings.Contains(name, "@"): // Annotations are for readers.
 		case served[name]:
@@ -129,9 +147,11 @@ func (s *Server) parseSystem(body properties, system *resource.System, m backend
 }
 
 // servedProperties returns the names of a resource's properties.
-func servedProperties(r resource.Resource) map[string]bool {
+func servedProperties(r resource.Resource) map[string]bool { return propertiesOf(r) }
+
+func propertiesOf(object any) map[string]bool {
 	names := map[string]bool{}
-	raw, err := json.Marshal(r)
+	raw, err := json.Marshal(object)
 	if err != nil {
 		return names
 	}
