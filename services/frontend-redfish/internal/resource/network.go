@@ -11,10 +11,16 @@ type Ports struct {
 // NetworkProtocol is which protocols the BMC serves, and where.
 type NetworkProtocol struct {
 	Header
-	HTTPS  Protocol `json:"HTTPS"`
-	HTTP   Protocol `json:"HTTP"`
-	IPMI   Protocol `json:"IPMI"`
-	Status *Status  `json:"Status"`
+	HTTPS  HTTPSProtocol `json:"HTTPS"`
+	HTTP   Protocol      `json:"HTTP"`
+	IPMI   Protocol      `json:"IPMI"`
+	Status *Status       `json:"Status"`
+}
+
+// HTTPSProtocol is HTTPS, and where its certificate is, unless it is off.
+type HTTPSProtocol struct {
+	Protocol
+	Certificates *Link `json:"Certificates,omitempty"`
 }
 
 // Protocol is a protocol of the BMC. Its port is null while it is off.
@@ -28,13 +34,17 @@ func (r *NetworkProtocol) Stable() any { return r }
 
 // NewNetworkProtocol returns what a BMC with these ports serves.
 func NewNetworkProtocol(ports Ports) *NetworkProtocol {
-	return &NetworkProtocol{
+	r := &NetworkProtocol{
 		Header: Header{
 			ODataID: NetworkProtocolURI, ODataType: "#ManagerNetworkProtocol.v1_12_0.ManagerNetworkProtocol",
 			ID: "NetworkProtocol", Name: "Manager Network Protocol",
 		},
-		HTTPS: protocolAt(ports.HTTPS), HTTP: protocolAt(ports.HTTP), IPMI: protocolAt(ports.IPMI), Status: enabled,
+		HTTPS: HTTPSProtocol{Protocol: protocolAt(ports.HTTPS)}, HTTP: protocolAt(ports.HTTP), IPMI: protocolAt(ports.IPMI), Status: enabled,
 	}
+	if ports.HTTPS != 0 {
+		r.HTTPS.Certificates = &Link{HTTPSCertificatesURI}
+	}
+	return r
 }
 
 func protocolAt(port uint32) Protocol {

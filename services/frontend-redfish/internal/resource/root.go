@@ -31,6 +31,8 @@ type ServiceRoot struct {
 	SessionService            Link             `json:"SessionService"`
 	AccountService            Link             `json:"AccountService"`
 	Registries                Link             `json:"Registries"`
+	JSONSchemas               Link             `json:"JsonSchemas"`
+	CertificateService        Link             `json:"CertificateService"`
 	Links                     RootLinks        `json:"Links"`
 }
 
@@ -86,6 +88,7 @@ func NewServiceRoot(bmcUUID string) *ServiceRoot {
 		},
 		Systems: Link{SystemsURI}, Managers: Link{ManagersURI}, Chassis: Link{ChassisURI},
 		SessionService: Link{SessionServiceURI}, AccountService: Link{AccountServiceURI}, Registries: Link{RegistriesURI},
+		JSONSchemas: Link{JSONSchemasURI}, CertificateService: Link{CertificateServiceURI},
 		Links: RootLinks{Sessions: Link{SessionsURI}, ManagerProvidingService: &Link{ManagerURI}},
 	}
 }
@@ -115,6 +118,8 @@ func NewODataService() ODataService {
 		{"Sessions", SessionsURI},
 		{"AccountService", AccountServiceURI},
 		{"Registries", RegistriesURI},
+		{"JsonSchemas", JSONSchemasURI},
+		{"CertificateService", CertificateServiceURI},
 	} {
 		d.Value = append(d.Value, ODataElement{Name: e[0], Kind: "Singleton", URL: e[1]})
 	}

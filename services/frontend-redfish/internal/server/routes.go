@@ -86,6 +86,8 @@ func (s *Server) routes() []*route {
 		{pattern: resource.ManagersURI, operations: ops{get: {login, fixed(resource.ManagersURI, "Manager", resource.ManagerURI)}}},
 		{pattern: resource.ManagerURI, operations: ops{get: {login, s.getManager}}},
 		{pattern: resource.NetworkProtocolURI, operations: ops{get: {login, getNetworkProtocol}}},
+		{pattern: resource.HTTPSCertificatesURI, operations: ops{get: {manage, getHTTPSCertificates}}},
+		{pattern: resource.HTTPSCertificateURI, operations: ops{get: {manage, s.getHTTPSCertificate}}},
 		{pattern: resource.ManagerResetURI, operations: ops{post: {manage, s.resetManager}}},
 
 		{pattern: resource.ChassisURI, operations: ops{get: {login, fixed(resource.ChassisURI, "Chassis", resource.ChassisOneURI)}}},
@@ -95,6 +97,12 @@ func (s *Server) routes() []*route {
 		{pattern: resource.BiosRegistryURI, operations: ops{get: {login, getBiosRegistryFile}}},
 		{pattern: resource.BiosRegistryFileURI, operations: ops{get: {login, getBiosRegistry}}},
 		{pattern: resource.BaseRegistryURI, operations: ops{get: {login, getRegistry}}},
+
+		{pattern: resource.JSONSchemasURI, operations: ops{get: {login, getJSONSchemas}}},
+		{pattern: resource.JSONSchemasURI + "/{id}", operations: ops{get: {login, getJSONSchema}}},
+
+		{pattern: resource.CertificateServiceURI, operations: ops{get: {login, getCertificateService}}},
+		{pattern: resource.CertificateLocationsURI, operations: ops{get: {manage, getCertificateLocations}}},
 
 		{pattern: "/"}, // Everything else is not there.
 	}
@@ -149,6 +157,14 @@ func getVolumes(context.Context, *call) (reply, error) {
 
 func getAccountService(context.Context, *call) (reply, error) {
 	return ok(resource.NewAccountService(account.FreeFailures, account.MaxPause))
+}
+
+func getJSONSchemas(context.Context, *call) (reply, error) {
+	return allOf(resource.JSONSchemasURI, "JsonSchemaFile", resource.JSONSchemas())
+}
+
+func getJSONSchema(_ context.Context, c *call) (reply, error) {
+	return oneOf(c, resource.JSONSchemas())
 }
 
 func getRegistry(context.Context, *call) (reply, error) {
