@@ -8,19 +8,15 @@ type Ports struct {
 	HTTPS, HTTP, IPMI uint32
 }
 
-// NetworkProtocol is which protocols the BMC serves, and where.
+// NetworkProtocol is which protocols the BMC serves, and where. HTTPS has no link to
+// its certificates: where there is one, clients look for a way to replace them over
+// Redfish. CertificateLocations leads to the certificate.
 type NetworkProtocol struct {
 	Header
-	HTTPS  HTTPSProtocol `json:"HTTPS"`
-	HTTP   Protocol      `json:"HTTP"`
-	IPMI   Protocol      `json:"IPMI"`
-	Status *Status       `json:"Status"`
-}
-
-// HTTPSProtocol is HTTPS, and where its certificate is, unless it is off.
-type HTTPSProtocol struct {
-	Protocol
-	Certificates *Link `json:"Certificates,omitempty"`
+	HTTPS  Protocol `json:"HTTPS"`
+	HTTP   Protocol `json:"HTTP"`
+	IPMI   Protocol `json:"IPMI"`
+	Status *Status  `json:"Status"`
 }
 
 // Protocol is a protocol of the BMC. Its port is null while it is off.
@@ -34,17 +30,13 @@ func (r *NetworkProtocol) Stable() any { return r }
 
 // NewNetworkProtocol returns what a BMC with these ports serves.
 func NewNetworkProtocol(ports Ports) *NetworkProtocol {
-	r := &NetworkProtocol{
+	return &NetworkProtocol{
 		Header: Header{
 			ODataID: NetworkProtocolURI, ODataType: "#ManagerNetworkProtocol.v1_12_0.ManagerNetworkProtocol",
 			ID: "NetworkProtocol", Name: "Manager Network Protocol",
 		},
-		HTTPS: HTTPSProtocol{Protocol: protocolAt(ports.HTTPS)}, HTTP: protocolAt(ports.HTTP), IPMI: protocolAt(ports.IPMI), Status: enabled,
+		HTTPS: protocolAt(ports.HTTPS), HTTP: protocolAt(ports.HTTP), IPMI: protocolAt(ports.IPMI), Status: enabled,
 	}
-	if ports.HTTPS != 0 {
-		r.HTTPS.Certificates = &Link{HTTPSCertificatesURI}
-	}
-	return r
 }
 
 func protocolAt(port uint32) Protocol {

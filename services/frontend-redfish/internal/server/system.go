@@ -12,8 +12,10 @@ import (
 	"strings"
 	"time"
 
+	"kubevirtbmc.dev/pkg/grpcstatus"
 	"kubevirtbmc.dev/pkg/logkey"
 	bootv1 "kubevirtbmc.dev/proto/gen/go/bmc/boot/v1"
+	errorsv1 "kubevirtbmc.dev/proto/gen/go/bmc/errors/v1"
 	powerv1 "kubevirtbmc.dev/proto/gen/go/bmc/power/v1"
 	"kubevirtbmc.dev/services/frontend-redfish/internal/backend"
 	"kubevirtbmc.dev/services/frontend-redfish/internal/message"
@@ -176,6 +178,10 @@ func (s *Server) resetSystem(ctx context.Context, c *call) (reply, error) {
 	}
 	action, _ := resource.SystemResetAction(resetType)
 	status, err := s.cfg.Backend.Transition(ctx, c.endpoint.ref, action, resetWait)
+	if restarts[action] && grpcstatus.ReasonOf(err) == errorsv1.Reason_REASON_INVALID_POWER_STATE && s.isOff(ctx, c) {
+		action = powerv1.PowerAction_POWER_ACTION_ON
+		status, err = s.cfg.Backend.Transition(ctx, c.endpoint.ref, action, resetWait)
+	}
 	if err != nil {
 		s.cfg.Log.WarnContext(ctx, "power action failed", logkey.Request, c.id, logkey.Action, resetType, logkey.Error, err.Error())
 		return reply{}, backend.Explain(err, backend.Subject{URI: c.r.URL.Path, Action: name})
@@ -188,6 +194,19 @@ func (s *Server) resetSystem(ctx context.Context, c *call) (reply, error) {
 		return reply{}, refusal
 	}
 	return reply{status: http.StatusNoContent}, nil
+}
+
+// restarts are the actions that end with a machine that runs, wherever they begin: of
+// one that is off, nothing is left to do but to switch it on. The DMTF's use case
+// checkers expect that.
+var restarts = map[powerv1.PowerAction]bool{
+	powerv1.PowerAction_POWER_ACTION_FORCE_RESTART: true,
+	powerv1.PowerAction_POWER_ACTION_POWER_CYCLE:   true,
+}
+
+func (s *Server) isOff(ctx context.Context, c *call) bool {
+	m, err := s.cfg.Backend.Machine(ctx, c.endpoint.ref, backend.Power)
+	return err == nil && m.Power.GetState() == powerv1.PowerState_POWER_STATE_OFF
 }
 
 // operationFailed returns the answer for an operation that ended without its
