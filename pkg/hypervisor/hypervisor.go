@@ -109,8 +109,9 @@ type Image struct {
 
 // Media fills and empties CD-ROM trays.
 type Media interface {
-	// Trays returns a machine's trays in the order of its devices, from a
-	// cache. Subscribe of Machines tells of their changes.
+	// Trays returns a machine's trays from a cache, in the order of its devices or
+	// the one to use first. One that Insert would add may be among them. Subscribe
+	// of Machines tells of their changes.
 	Trays(ref Ref) ([]Tray, error)
 	// Insert accepts an image for a tray; the import goes on by itself and past
 	// the end of this process where the hypervisor is another one. A medium of
