@@ -22,8 +22,10 @@ import (
 
 // Hypervisor is what the service needs of one.
 type Hypervisor interface {
-	hypervisor.Machines
 	hypervisor.Media
+	// Subscribe calls changed after each change of a machine or of its trays, as
+	// hypervisor.Machines does.
+	Subscribe(changed func(hypervisor.Ref)) (cancel func())
 }
 
 // Config of the service. Hypervisor, Resolver and Log are needed.

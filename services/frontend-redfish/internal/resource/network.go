@@ -8,9 +8,7 @@ type Ports struct {
 	HTTPS, HTTP, IPMI uint32
 }
 
-// NetworkProtocol is which protocols the BMC serves, and where. HTTPS has no link to
-// its certificates: where there is one, clients look for a way to replace them over
-// Redfish. CertificateLocations leads to the certificate.
+// NetworkProtocol is which protocols the BMC serves, and where.
 type NetworkProtocol struct {
 	Header
 	HTTPS  Protocol `json:"HTTPS"`

@@ -31,8 +31,6 @@ type ServiceRoot struct {
 	SessionService            Link             `json:"SessionService"`
 	AccountService            Link             `json:"AccountService"`
 	Registries                Link             `json:"Registries"`
-	JSONSchemas               Link             `json:"JsonSchemas"`
-	CertificateService        Link             `json:"CertificateService"`
 	Links                     RootLinks        `json:"Links"`
 }
 
@@ -43,16 +41,9 @@ type ProtocolFeatures struct {
 	FilterQuery                     bool        `json:"FilterQuery"`
 	FilterQueryComparisonOperations bool        `json:"FilterQueryComparisonOperations"`
 	FilterQueryCompoundOperations   bool        `json:"FilterQueryCompoundOperations"`
-	DeepOperations                  DeepOps     `json:"DeepOperations"`
 	OnlyMemberQuery                 bool        `json:"OnlyMemberQuery"`
 	SelectQuery                     bool        `json:"SelectQuery"`
 	TopSkipQuery                    bool        `json:"TopSkipQuery"`
-}
-
-// DeepOps is which operations a resource passes on to those below it: none.
-type DeepOps struct {
-	DeepPATCH bool `json:"DeepPATCH"`
-	DeepPOST  bool `json:"DeepPOST"`
 }
 
 // ExpandQuery is what $expand can do.
@@ -88,7 +79,6 @@ func NewServiceRoot(bmcUUID string) *ServiceRoot {
 		},
 		Systems: Link{SystemsURI}, Managers: Link{ManagersURI}, Chassis: Link{ChassisURI},
 		SessionService: Link{SessionServiceURI}, AccountService: Link{AccountServiceURI}, Registries: Link{RegistriesURI},
-		JSONSchemas: Link{JSONSchemasURI}, CertificateService: Link{CertificateServiceURI},
 		Links: RootLinks{Sessions: Link{SessionsURI}, ManagerProvidingService: &Link{ManagerURI}},
 	}
 }
@@ -118,8 +108,6 @@ func NewODataService() ODataService {
 		{"Sessions", SessionsURI},
 		{"AccountService", AccountServiceURI},
 		{"Registries", RegistriesURI},
-		{"JsonSchemas", JSONSchemasURI},
-		{"CertificateService", CertificateServiceURI},
 	} {
 		d.Value = append(d.Value, ODataElement{Name: e[0], Kind: "Singleton", URL: e[1]})
 	}
@@ -137,8 +125,7 @@ type MessageRegistryFile struct {
 // RegistryLocation is where a registry is in one language.
 type RegistryLocation struct {
 	Language       string `json:"Language"`
-	URI            string `json:"Uri,omitempty"`            // of a copy that this service has
-	PublicationURI string `json:"PublicationUri,omitempty"` // where it is published
+	PublicationURI string `json:"PublicationUri"`
 }
 
 // Stable returns the resource itself.

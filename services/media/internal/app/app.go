@@ -18,7 +18,9 @@ import (
 func New(flags *flag.FlagSet) process.Run {
 	kubeconfig := flags.String("kubeconfig", "", "kubeconfig `file` of the cluster; empty: the pod's service account")
 	access := kubeaccess.AddFlags(flags, kubeconfig)
+	images := addImageFlags(flags)
 	return backend.Configure(flags, access, map[string]backend.Source[mediaservice.Hypervisor]{
+		"kubevirt":  kubeVirt(kubeconfig, images),
 		"simulator": backend.Simulator(func(c *remote.Client) mediaservice.Hypervisor { return c }),
 	}, func(parts backend.Parts[mediaservice.Hypervisor]) (backend.Service, error) {
 		return mediaservice.New(mediaservice.Config{

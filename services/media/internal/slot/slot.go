@@ -33,8 +33,9 @@ var (
 
 // Hypervisor is what the drive bay needs of one.
 type Hypervisor interface {
-	hypervisor.Machines
 	hypervisor.Media
+	// Subscribe is that of hypervisor.Machines.
+	Subscribe(changed func(hypervisor.Ref)) (cancel func())
 }
 
 // Slot is a virtual media slot.

@@ -22,6 +22,8 @@ import (
 	errorsv1 "kubevirtbmc.dev/proto/gen/go/bmc/errors/v1"
 	mediav1 "kubevirtbmc.dev/proto/gen/go/bmc/media/v1"
 	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
+	"kubevirtbmc.dev/services/media/internal/image"
+	"kubevirtbmc.dev/services/media/internal/policy"
 	"kubevirtbmc.dev/services/media/internal/slot"
 )
 
@@ -162,6 +164,12 @@ var reasons = []struct {
 	{hypervisor.ErrNotFound, errorsv1.Reason_REASON_MACHINE_NOT_FOUND},
 	{slot.ErrNoSlot, errorsv1.Reason_REASON_MEDIA_SLOT_NOT_FOUND},
 	{slot.ErrURL, errorsv1.Reason_REASON_INVALID_REQUEST},
+	{policy.ErrDenied, errorsv1.Reason_REASON_INVALID_REQUEST},
+	{image.ErrNoImage, errorsv1.Reason_REASON_INVALID_REQUEST},
+	{image.ErrCredentials, errorsv1.Reason_REASON_INVALID_REQUEST},
+	{image.ErrLength, errorsv1.Reason_REASON_INVALID_REQUEST},
+	{image.ErrFormat, errorsv1.Reason_REASON_INVALID_REQUEST},
+	{image.ErrUnreachable, errorsv1.Reason_REASON_INVALID_REQUEST},
 	{hypervisor.ErrNoTray, errorsv1.Reason_REASON_MEDIA_SLOT_NOT_FOUND},
 	{hypervisor.ErrForeignMedium, errorsv1.Reason_REASON_MEDIA_SLOT_IN_USE},
 	{hypervisor.ErrUnsupported, errorsv1.Reason_REASON_UNSUPPORTED},

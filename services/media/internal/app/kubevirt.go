@@ -1,0 +1,104 @@
+// SPDX-FileCopyrightText: The KubeVirtBMC Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package app
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"kubevirtbmc.dev/pkg/bmcresource"
+	"kubevirtbmc.dev/pkg/hypervisor"
+	"kubevirtbmc.dev/pkg/hypervisor/backend"
+	"kubevirtbmc.dev/services/media/internal/kubevirt"
+	"kubevirtbmc.dev/services/media/mediaservice"
+)
+
+// readyInterval is how often the caches are asked whether they are filled.
+const readyInterval = 100 * time.Millisecond
+
+// resolveTimeout is how long the name of the Kubernetes API may take to resolve.
+const resolveTimeout = 10 * time.Second
+
+// What --bmcs can be.
+const (
+	bmcResources = "resources"
+	bmcMachines  = "machines"
+)
+
+// kubeVirt is the source of the machines of a cluster with KubeVirt.
+func kubeVirt(kubeconfig *string, images *imageOptions) backend.Source[mediaservice.Hypervisor] {
+	var namespaces, bmcs string
+	return backend.Source[mediaservice.Hypervisor]{
+		AddFlags: func(flags *flag.FlagSet) {
+			flags.StringVar(&namespaces, "namespaces", "", "`names` of the namespaces to serve, separated by commas; empty: all")
+			flags.StringVar(&bmcs, "bmcs", bmcResources, "which `kind` of BMCs there are: "+bmcResources+" (VirtualMachineBMCs) or "+bmcMachines+" (each machine has one of its own name)")
+		},
+		Open: func(log *slog.Logger) (*backend.Machines[mediaservice.Hypervisor], error) {
+			config, err := kubevirt.LoadREST(*kubeconfig)
+			if err != nil {
+				return nil, err
+			}
+			storage, err := images.storage()
+			if err != nil {
+				return nil, err
+			}
+			resolving, cancel := context.WithTimeout(context.Background(), resolveTimeout)
+			defer cancel()
+			source, serve, err := images.source(log, kubevirt.APIServers(resolving, config))
+			if err != nil {
+				return nil, err
+			}
+			served := split(namespaces)
+			machines, err := kubevirt.New(kubevirt.Config{REST: config, Namespaces: served, Source: source, Storage: storage, Log: log})
+			if err != nil {
+				return nil, err
+			}
+			opened := &backend.Machines[mediaservice.Hypervisor]{Hypervisor: machines}
+			runs := []func(context.Context) error{machines.Run, serve}
+			ready := []func() bool{machines.Ready}
+			switch bmcs {
+			case bmcMachines:
+				opened.Resolver = hypervisor.ResolverFunc(machines.Resolve)
+			case bmcResources:
+				store, err := bmcresource.New(bmcresource.Config{REST: config, Namespaces: served, Log: log})
+				if err != nil {
+					return nil, err
+				}
+				opened.Resolver = store
+				runs, ready = append(runs, store.Run), append(ready, store.Ready)
+			default:
+				return nil, fmt.Errorf("--bmcs %q is neither %s nor %s", bmcs, bmcResources, bmcMachines)
+			}
+			opened.Run = func(ctx context.Context) error {
+				group, ctx := errgroup.WithContext(ctx)
+				for _, run := range runs {
+					group.Go(func() error { return run(ctx) })
+				}
+				return group.Wait()
+			}
+			opened.WaitSynced = func(ctx context.Context) error { return waitReady(ctx, ready) }
+			return opened, nil
+		},
+	}
+}
+
+func waitReady(ctx context.Context, ready []func() bool) error {
+	ticker := time.NewTicker(readyInterval)
+	defer ticker.Stop()
+	for _, is := range ready {
+		for !is() {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-ticker.C:
+			}
+		}
+	}
+	return nil
+}
