@@ -44,6 +44,22 @@ func Sort(devices []hypervisor.BootDevice, orders map[string]int) []hypervisor.B
 	return sorted
 }
 
+// Number returns the orders of devices when those of some names come in that order,
+// and the first name that none of them has.
+func Number(devices []hypervisor.BootDevice, names []string) (orders map[string]int, missing string) {
+	orders = make(map[string]int, len(devices))
+	for _, d := range devices {
+		orders[d.Name] = 0
+	}
+	for n, name := range names {
+		if _, ok := orders[name]; !ok {
+			return nil, name
+		}
+		orders[name] = n + 1
+	}
+	return orders, ""
+}
+
 // Plan numbers all devices so that those of one kind come first; nil when there
 // is none of that kind. Within the kind and behind it the devices keep the
 // order that own says. Drives without an order follow the rest, so that

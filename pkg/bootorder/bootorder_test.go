@@ -146,3 +146,15 @@ func TestSameFirst(t *testing.T) {
 		})
 	}
 }
+
+func TestNumber(t *testing.T) {
+	t.Parallel()
+	devices := []hypervisor.BootDevice{{Name: "disk", Order: 1}, {Name: "cd"}, {Name: "nic", Order: 7}}
+	got, missing := bootorder.Number(devices, []string{"nic", "cd"})
+	if d := cmp.Diff(map[string]int{"nic": 1, "cd": 2, "disk": 0}, got); d != "" || missing != "" {
+		t.Errorf("missing %q, orders (-want +got):\n%s", missing, d)
+	}
+	if got, missing := bootorder.Number(devices, []string{"nic", "floppy"}); got != nil || missing != "floppy" {
+		t.Errorf("with a device that is not there: %v, missing %q", got, missing)
+	}
+}

@@ -404,6 +404,7 @@ func requests(bmc *referencev1.BMCReference) []proto.Message {
 		&bootv1.SetBootOverrideRequest{Bmc: bmc, Override: &bootv1.BootOverride{
 			Target: bootv1.BootTarget_BOOT_TARGET_PXE, Persistence: bootv1.BootPersistence_BOOT_PERSISTENCE_ONCE,
 		}},
+		&bootv1.SetBootOrderRequest{Bmc: bmc},
 		&bootv1.SetFirmwareModeRequest{Bmc: bmc, Mode: bootv1.FirmwareMode_FIRMWARE_MODE_UEFI},
 		&bootv1.WatchBootRequest{Bmc: bmc},
 		&consolev1.ConnectRequest{Payload: &consolev1.ConnectRequest_Open{Open: &consolev1.Open{Bmc: bmc}}},

@@ -240,6 +240,7 @@ func TestBoot(t *testing.T) {
 		Persistence: bootv1.BootPersistence_BOOT_PERSISTENCE_DISABLED, Target: bootv1.BootTarget_BOOT_TARGET_NONE,
 		Mode: bootv1.FirmwareMode_FIRMWARE_MODE_UEFI,
 	}
+	want.InstanceMode = bootv1.FirmwareMode_FIRMWARE_MODE_UEFI
 	if diff := cmp.Diff(want, read.GetStatus(), protocmp.Transform()); diff != "" {
 		t.Errorf("status after the override was used mismatch (-want +got)\n%s", diff)
 	}
@@ -275,6 +276,33 @@ func TestBoot_refusals(t *testing.T) {
 		Persistence: bootv1.BootPersistence_BOOT_PERSISTENCE_ONCE, Target: bootv1.BootTarget_BOOT_TARGET_PXE,
 	}})
 	direct.reason("kernel boot", err, errorsv1.Reason_REASON_KERNEL_BOOT)
+}
+
+func TestBootOrder(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, simulator.Spec{})
+	status, err := b.boot.GetBoot(t.Context(), &bootv1.GetBootRequest{Bmc: bmc})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, d := range status.GetStatus().GetDevices() {
+		names = append(names, d.GetName())
+	}
+	slices.Reverse(names)
+	set, err := b.boot.SetBootOrder(t.Context(), &bootv1.SetBootOrderRequest{Bmc: bmc, Devices: names})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n, d := range set.GetStatus().GetDevices() {
+		if d.GetName() != names[n] || d.GetOrder() != uint32(n+1) {
+			t.Errorf("device %d is %v, want %s", n, d, names[n])
+		}
+	}
+	_, err = b.boot.SetBootOrder(t.Context(), &bootv1.SetBootOrderRequest{Bmc: bmc, Devices: []string{names[0], names[0]}})
+	b.reason("a device twice", err, errorsv1.Reason_REASON_INVALID_REQUEST)
+	_, err = b.boot.SetBootOrder(t.Context(), &bootv1.SetBootOrderRequest{Bmc: bmc, Devices: []string{"floppy"}})
+	b.reason("a device that is not there", err, errorsv1.Reason_REASON_NO_BOOT_DEVICE)
 }
 
 func TestFirmwareMode(t *testing.T) {

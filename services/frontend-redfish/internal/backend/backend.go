@@ -122,6 +122,14 @@ func (c *Client) SetFirmwareMode(ctx context.Context, bmc *referencev1.BMCRefere
 	return response.GetStatus(), err
 }
 
+// SetBootOrder replaces the machine's own boot order.
+func (c *Client) SetBootOrder(ctx context.Context, bmc *referencev1.BMCReference, devices []string) (*bootv1.BootStatus, error) {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	response, err := c.boot.SetBootOrder(ctx, &bootv1.SetBootOrderRequest{Bmc: bmc, Devices: devices})
+	return response.GetStatus(), err
+}
+
 // SetBootOverride replaces the boot override.
 func (c *Client) SetBootOverride(ctx context.Context, bmc *referencev1.BMCReference, override *bootv1.BootOverride) (*bootv1.BootStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)

@@ -6,7 +6,9 @@
 package fakebackend
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 	"sync"
@@ -40,6 +42,7 @@ type Backend struct {
 	events    []*statev1.Event
 	accounts  accounts
 	err       error
+	bootErr   error
 	actions   []powerv1.PowerAction
 	overrides []*bootv1.BootOverride
 	requests  []string
@@ -83,6 +86,12 @@ func New() *Backend {
 				bootv1.BootTarget_BOOT_TARGET_HDD, bootv1.BootTarget_BOOT_TARGET_CD,
 			},
 			AllowedModes: []bootv1.FirmwareMode{bootv1.FirmwareMode_FIRMWARE_MODE_UEFI},
+			Devices: []*bootv1.BootDevice{
+				{Name: "root", Kind: bootv1.BootDeviceKind_BOOT_DEVICE_KIND_DISK, Order: 1},
+				{Name: "default", Kind: bootv1.BootDeviceKind_BOOT_DEVICE_KIND_INTERFACE, Order: 2},
+				{Name: "cdrom", Kind: bootv1.BootDeviceKind_BOOT_DEVICE_KIND_CDROM},
+			},
+			InstanceMode: bootv1.FirmwareMode_FIRMWARE_MODE_UEFI, SecureBoot: true,
 		},
 		inventory: &inventoryv1.Inventory{
 			MachineNamespace: "lab", MachineName: "vm-1", MachineUid: "0c6f2d2e-3f43-4a1c-9b46-0a6f3f0f3f11",
@@ -143,6 +152,13 @@ func (b *Backend) Fail(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.err = err
+}
+
+// FailOverrides makes boot overrides fail with an error.
+func (b *Backend) FailOverrides(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.bootErr = err
 }
 
 // EndOperations makes power actions end as an operation says.
@@ -217,6 +233,7 @@ func (b *Backend) TransitionPower(ctx context.Context, r *powerv1.TransitionPowe
 	start := func() {
 		b.power.State = powerv1.PowerState_POWER_STATE_ON
 		b.power.InstanceId = "instance-" + strconv.Itoa(len(b.actions)+1)
+		b.boot.InstanceMode = b.boot.GetMode()
 		if b.boot.GetOverride().GetPersistence() == bootv1.BootPersistence_BOOT_PERSISTENCE_ONCE {
 			b.boot.Override = &bootv1.BootOverride{
 				Persistence: bootv1.BootPersistence_BOOT_PERSISTENCE_DISABLED, Target: bootv1.BootTarget_BOOT_TARGET_NONE,
@@ -224,7 +241,10 @@ func (b *Backend) TransitionPower(ctx context.Context, r *powerv1.TransitionPowe
 			b.boot.OverrideId = ""
 		}
 	}
-	stop := func() { b.power.State, b.power.InstanceId = powerv1.PowerState_POWER_STATE_OFF, "" }
+	stop := func() {
+		b.power.State, b.power.InstanceId = powerv1.PowerState_POWER_STATE_OFF, ""
+		b.boot.InstanceMode = bootv1.FirmwareMode_FIRMWARE_MODE_UNSPECIFIED
+	}
 	switch r.GetAction() {
 	case powerv1.PowerAction_POWER_ACTION_ON, powerv1.PowerAction_POWER_ACTION_RESUME:
 		if isOff && r.GetAction() == powerv1.PowerAction_POWER_ACTION_RESUME {
@@ -288,11 +308,32 @@ func (b *Backend) SetFirmwareMode(ctx context.Context, r *bootv1.SetFirmwareMode
 	return &bootv1.SetFirmwareModeResponse{Status: proto.CloneOf(b.boot)}, nil
 }
 
+// SetBootOrder gives the devices their places.
+func (b *Backend) SetBootOrder(ctx context.Context, r *bootv1.SetBootOrderRequest) (*bootv1.SetBootOrderResponse, error) {
+	leave, err := b.enter(ctx)
+	defer leave()
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range b.boot.GetDevices() {
+		d.Order = 0
+		for n, name := range r.GetDevices() {
+			if name == d.GetName() {
+				d.Order = uint32(n) + 1
+			}
+		}
+	}
+	slices.SortStableFunc(b.boot.Devices, func(x, y *bootv1.BootDevice) int {
+		return cmp.Compare(x.GetOrder()-1, y.GetOrder()-1) // None, 0, is last.
+	})
+	return &bootv1.SetBootOrderResponse{Status: proto.CloneOf(b.boot)}, nil
+}
+
 // SetBootOverride sets the override.
 func (b *Backend) SetBootOverride(ctx context.Context, r *bootv1.SetBootOverrideRequest) (*bootv1.SetBootOverrideResponse, error) {
 	leave, err := b.enter(ctx)
 	defer leave()
-	if err != nil {
+	if err = errors.Join(err, b.bootErr); err != nil {
 		return nil, err
 	}
 	b.overrideN++

@@ -22,6 +22,11 @@ var schemas = [...]struct{ name, version string }{
 	{"Role", "v1_3_3"},
 	{"ComputerSystemCollection", ""},
 	{"ComputerSystem", "v1_27_0"},
+	{"BootOptionCollection", ""},
+	{"BootOption", "v1_0_6"},
+	{"Bios", "v1_2_3"},
+	{"SecureBoot", "v1_1_2"},
+	{"AttributeRegistry", "v1_4_0"},
 	{"ProcessorCollection", ""},
 	{"Processor", "v1_22_0"},
 	{"MemoryCollection", ""},
@@ -43,14 +48,26 @@ var schemas = [...]struct{ name, version string }{
 	{"ManagerCollection", ""},
 	{"Manager", "v1_24_0"},
 	{"ManagerNetworkProtocol", "v1_12_0"},
+	{"CertificateService", "v1_2_1"},
+	{"CertificateLocations", "v1_0_4"},
+	{"CertificateCollection", ""},
+	{"Certificate", "v1_11_0"},
 	{"ChassisCollection", ""},
 	{"Chassis", "v1_28_0"},
 	{"MessageRegistryFileCollection", ""},
 	{"MessageRegistryFile", "v1_1_5"},
+	{"JsonSchemaFileCollection", ""},
+	{"JsonSchemaFile", "v1_1_5"},
 	{"Message", "v1_3_0"},
 	{"Settings", "v1_4_0"},
 	{"Resource", "v1_23_0"},
 }
+
+// Where the DMTF and, of storage, the SNIA publish schemas.
+const (
+	schemaBase    = "https://redfish.dmtf.org/schemas/v1/"
+	swordfishBase = "https://redfish.dmtf.org/schemas/swordfish/v1/"
+)
 
 // Metadata returns the OData metadata document: references to the DMTF's
 // schemas of what is served.
@@ -60,9 +77,9 @@ func Metadata() []byte {
 <edmx:Edmx xmlns:edmx="http://docs.oasis-open.org/odata/ns/edmx" Version="4.0">
 `)
 	for _, s := range schemas {
-		base := "https://redfish.dmtf.org/schemas/v1/"
+		base := schemaBase
 		if s.name == "VolumeCollection" {
-			base = "https://redfish.dmtf.org/schemas/swordfish/v1/"
+			base = swordfishBase
 		}
 		fmt.Fprintf(&b, "  <edmx:Reference Uri=\"%s%s_v1.xml\">\n    <edmx:Include Namespace=\"%s\"/>\n", base, s.name, s.name)
 		if s.version != "" {

@@ -8,7 +8,9 @@ type Ports struct {
 	HTTPS, HTTP, IPMI uint32
 }
 
-// NetworkProtocol is which protocols the BMC serves, and where.
+// NetworkProtocol is which protocols the BMC serves, and where. HTTPS has no link to
+// its certificates: where there is one, clients look for a way to replace them over
+// Redfish. CertificateLocations leads to the certificate.
 type NetworkProtocol struct {
 	Header
 	HTTPS  Protocol `json:"HTTPS"`

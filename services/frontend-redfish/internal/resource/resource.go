@@ -120,6 +120,27 @@ func NewCollection(uri, odataType, name string, members ...string) *Collection {
 	return c
 }
 
+// ExpandedCollection is a resource collection whose members are in it rather than
+// linked: those whose schema has the term OData.AutoExpand, as log entries.
+type ExpandedCollection[R Resource] struct {
+	Header
+	Count   int `json:"Members@odata.count"`
+	Members []R `json:"Members"`
+}
+
+// Stable returns the collection itself.
+func (c *ExpandedCollection[R]) Stable() any { return c }
+
+// NewExpandedCollection returns a collection with its members.
+func NewExpandedCollection[R Resource](uri, odataType, name string, members []R) *ExpandedCollection[R] {
+	c := &ExpandedCollection[R]{Header: Header{ODataID: uri, ODataType: odataType, Name: name}, Count: len(members), Members: []R{}}
+	for _, m := range members {
+		SetETag(m)
+		c.Members = append(c.Members, m)
+	}
+	return c
+}
+
 // MemberURI returns the URI of a collection's member.
 func MemberURI(collection, id string) string { return collection + "/" + url.PathEscape(id) }
 

@@ -31,6 +31,8 @@ type ServiceRoot struct {
 	SessionService            Link             `json:"SessionService"`
 	AccountService            Link             `json:"AccountService"`
 	Registries                Link             `json:"Registries"`
+	JSONSchemas               Link             `json:"JsonSchemas"`
+	CertificateService        Link             `json:"CertificateService"`
 	Links                     RootLinks        `json:"Links"`
 }
 
@@ -41,9 +43,16 @@ type ProtocolFeatures struct {
 	FilterQuery                     bool        `json:"FilterQuery"`
 	FilterQueryComparisonOperations bool        `json:"FilterQueryComparisonOperations"`
 	FilterQueryCompoundOperations   bool        `json:"FilterQueryCompoundOperations"`
+	DeepOperations                  DeepOps     `json:"DeepOperations"`
 	OnlyMemberQuery                 bool        `json:"OnlyMemberQuery"`
 	SelectQuery                     bool        `json:"SelectQuery"`
 	TopSkipQuery                    bool        `json:"TopSkipQuery"`
+}
+
+// DeepOps is which operations a resource passes on to those below it: none.
+type DeepOps struct {
+	DeepPATCH bool `json:"DeepPATCH"`
+	DeepPOST  bool `json:"DeepPOST"`
 }
 
 // ExpandQuery is what $expand can do.
@@ -79,6 +88,7 @@ func NewServiceRoot(bmcUUID string) *ServiceRoot {
 		},
 		Systems: Link{SystemsURI}, Managers: Link{ManagersURI}, Chassis: Link{ChassisURI},
 		SessionService: Link{SessionServiceURI}, AccountService: Link{AccountServiceURI}, Registries: Link{RegistriesURI},
+		JSONSchemas: Link{JSONSchemasURI}, CertificateService: Link{CertificateServiceURI},
 		Links: RootLinks{Sessions: Link{SessionsURI}, ManagerProvidingService: &Link{ManagerURI}},
 	}
 }
@@ -108,6 +118,8 @@ func NewODataService() ODataService {
 		{"Sessions", SessionsURI},
 		{"AccountService", AccountServiceURI},
 		{"Registries", RegistriesURI},
+		{"JsonSchemas", JSONSchemasURI},
+		{"CertificateService", CertificateServiceURI},
 	} {
 		d.Value = append(d.Value, ODataElement{Name: e[0], Kind: "Singleton", URL: e[1]})
 	}
@@ -125,7 +137,8 @@ type MessageRegistryFile struct {
 // RegistryLocation is where a registry is in one language.
 type RegistryLocation struct {
 	Language       string `json:"Language"`
-	PublicationURI string `json:"PublicationUri"`
+	URI            string `json:"Uri,omitempty"`            // of a copy that this service has
+	PublicationURI string `json:"PublicationUri,omitempty"` // where it is published
 }
 
 // Stable returns the resource itself.

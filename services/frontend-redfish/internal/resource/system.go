@@ -35,6 +35,8 @@ type System struct {
 	SimpleStorage      Link              `json:"SimpleStorage"`
 	Storage            Link              `json:"Storage"`
 	LogServices        Link              `json:"LogServices"`
+	Bios               Link              `json:"Bios"`
+	SecureBoot         Link              `json:"SecureBoot"`
 	SerialConsole      *SystemConsole    `json:"SerialConsole,omitempty"`
 	Links              SystemLinks       `json:"Links"`
 	Actions            SystemActions     `json:"Actions"`
@@ -48,6 +50,8 @@ type BootProperties struct {
 	AllowedTargets []string `json:"BootSourceOverrideTarget@Redfish.AllowableValues"`
 	Mode           string   `json:"BootSourceOverrideMode,omitempty"`
 	AllowedModes   []string `json:"BootSourceOverrideMode@Redfish.AllowableValues,omitempty"`
+	BootOptions    Link     `json:"BootOptions"`
+	BootOrder      []string `json:"BootOrder"`
 }
 
 // ProcessorSummary sums up a system's processors.
@@ -104,7 +108,7 @@ func NewSystem(power *powerv1.PowerStatus, boot *bootv1.BootStatus, inventory *i
 		Boot:               newBoot(boot),
 		ProcessorSummary:   newProcessorSummary(inventory.GetProcessors()),
 		Processors:         Link{ProcessorsURI}, Memory: Link{MemoryURI}, EthernetInterfaces: Link{InterfacesURI},
-		SimpleStorage: Link{SimpleStoragesURI}, Storage: Link{StoragesURI}, LogServices: Link{LogServicesURI},
+		SimpleStorage: Link{SimpleStoragesURI}, Storage: Link{StoragesURI}, LogServices: Link{LogServicesURI}, Bios: Link{BiosURI}, SecureBoot: Link{SecureBootURI},
 		SerialConsole: newSystemConsole(inventory.GetHasSerialConsole(), ports),
 		Links:         SystemLinks{Chassis: []Link{{ChassisOneURI}}, ManagedBy: []Link{{ManagerURI}}},
 		Actions:       SystemActions{ResetAction{SystemResetURI, SystemResetTypes()}},
@@ -238,6 +242,7 @@ func newBoot(boot *bootv1.BootStatus) *BootProperties {
 		AllowedTargets: targets.of(append([]bootv1.BootTarget{bootv1.BootTarget_BOOT_TARGET_NONE}, boot.GetAllowedTargets()...)),
 		AllowedModes:   modes.of(boot.GetAllowedModes()),
 		Mode:           modes.name(boot.GetMode()),
+		BootOptions:    Link{BootOptionsURI}, BootOrder: BootOrder(boot),
 	}
 	override := boot.GetOverride()
 	if enabled := persistences.name(override.GetPersistence()); enabled != "" && enabled != "Disabled" {

@@ -18,6 +18,7 @@ const (
 	bootEnabled = "BootSourceOverrideEnabled"
 	bootTarget  = "BootSourceOverrideTarget"
 	bootMode    = "BootSourceOverrideMode"
+	bootOrder   = "BootOrder"
 )
 
 // bootRequest is what a client wants to change of Boot; nil for what it does not
@@ -26,13 +27,21 @@ type bootRequest struct {
 	persistence *bootv1.BootPersistence
 	target      *bootv1.BootTarget
 	mode        *bootv1.FirmwareMode
+	order       []string
 }
 
-func (r bootRequest) empty() bool { return r.persistence == nil && r.target == nil && r.mode == nil }
+func (r bootRequest) empty() bool {
+	return r.persistence == nil && r.target == nil && r.mode == nil && r.order == nil
+}
 
 // parseBoot reads the Boot object of a PATCH. Values that can't be are problems
 // that refuse the whole request; properties that can't be set are only noted.
-func parseBoot(boot properties, status *bootv1.BootStatus) (request bootRequest, problems, notes []message.Message) {
+func parseBoot(boot properties, served map[string]bool, status *bootv1.BootStatus) (request bootRequest, problems, notes []message.Message) {
+	order := newChange(boot, "#/Boot")
+	if request.order = order.texts(bootOrder); request.order != nil {
+		checkOrder(order, request.order, status)
+	}
+	problems = order.problems
 	for name := range boot {
 		pointer := "#/Boot/" + escapePointer(name)
 		value, wrong := boot.text(name)
@@ -45,7 +54,9 @@ func parseBoot(boot properties, status *bootv1.BootStatus) (request bootRequest,
 		}
 		known := name == bootEnabled || name == bootTarget || name == bootMode
 		switch {
-		case strings.Contains(name, "@"): // Annotations are for readers.
+		case strings.Contains(name, "@") || name == bootOrder: // Annotations are for readers.
+		case !known && served[name]:
+			notes = append(notes, message.New(message.PropertyNotWritable, name).About(pointer))
 		case !known:
 			notes = append(notes, message.New(message.PropertyUnknown, shorten(name)).About(pointer))
 		case wrong:
@@ -75,6 +86,19 @@ func parseBoot(boot properties, status *bootv1.BootStatus) (request bootRequest,
 	slices.SortFunc(problems, byArguments)
 	slices.SortFunc(notes, byArguments)
 	return request, problems, notes
+}
+
+// checkOrder refuses a boot order that names what there is not, or anything twice.
+func checkOrder(boot *change, order []string, status *bootv1.BootStatus) {
+	seen := map[string]bool{}
+	for _, reference := range order {
+		is := slices.ContainsFunc(status.GetDevices(), func(d *bootv1.BootDevice) bool { return d.GetName() == reference })
+		if !is || seen[reference] {
+			boot.reject(bootOrder, message.PropertyValueNotInList, shorten(reference), bootOrder)
+			return
+		}
+		seen[reference] = true
+	}
 }
 
 func byArguments(a, b message.Message) int { return slices.Compare(a.MessageArgs, b.MessageArgs) }

@@ -109,6 +109,26 @@ func (c *change) texts(name string) []string {
 	return list
 }
 
+// object returns the change of a nested object; nil where it is absent or wrong.
+func (c *change) object(name string) *change {
+	raw, ok := c.body[name]
+	if !ok {
+		return nil
+	}
+	c.taken[name] = true
+	var nested properties
+	if err := json.Unmarshal(raw, &nested); err != nil || nested == nil {
+		c.reject(name, message.PropertyValueTypeError, c.body.show(name), name)
+		return nil
+	}
+	return newChange(nested, c.about(name))
+}
+
+// join adds what a nested object's change found.
+func (c *change) join(nested *change) {
+	c.problems, c.notes = append(c.problems, nested.problems...), append(c.notes, nested.notes...)
+}
+
 // rest notes the properties that nobody asked for: those of the resource can't be
 // written, others are not known. Annotations are for readers.
 func (c *change) rest(served map[string]bool) {

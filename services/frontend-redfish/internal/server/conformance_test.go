@@ -197,6 +197,7 @@ var machines = map[string]func(*powerv1.PowerStatus, *bootv1.BootStatus, *invent
 		p.RestorePolicy = powerv1.RestorePolicy_RESTORE_POLICY_UNKNOWN
 		p.LastResetTime = nil
 		b.Mode, b.AllowedModes, b.AllowedTargets, b.Override = bootv1.FirmwareMode_FIRMWARE_MODE_UNKNOWN, nil, nil, nil
+		b.Devices, b.InstanceMode, b.SecureBoot = nil, bootv1.FirmwareMode_FIRMWARE_MODE_UNSPECIFIED, false
 		clear := &inventoryv1.Inventory{MachineNamespace: i.MachineNamespace, MachineName: i.MachineName}
 		i.FirmwareUuid, i.SerialNumber, i.Manufacturer, i.Product = clear.FirmwareUuid, "", "", ""
 		i.Processors, i.MemoryBytes, i.Interfaces, i.Disks, i.GuestOperatingSystem = nil, 0, nil, nil, nil

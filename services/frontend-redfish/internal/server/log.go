@@ -37,7 +37,7 @@ func (s *Server) getLogEntries(ctx context.Context, c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return allOf(resource.LogEntriesURI, "LogEntry", resource.LogEntries(log.GetEvents()))
+	return ok(resource.NewExpandedCollection(resource.LogEntriesURI, "#LogEntryCollection.LogEntryCollection", "LogEntry Collection", resource.LogEntries(log.GetEvents())))
 }
 
 func (s *Server) getLogEntry(ctx context.Context, c *call) (reply, error) {

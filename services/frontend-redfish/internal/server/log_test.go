@@ -22,6 +22,11 @@ func TestEventLog(t *testing.T) {
 	if d := cmp.Diff([]string{logPath + "/Entries/7", logPath + "/Entries/8"}, b.get(logPath+"/Entries").memberIDs()); d != "" {
 		t.Errorf("entries (-want +got):\n%s", d)
 	}
+	// Its schema has the term OData.AutoExpand: the entries are in the collection.
+	members, _ := b.get(logPath + "/Entries").at("Members").([]any)
+	if entry, _ := members[0].(map[string]any); entry["Message"] != "The machine was powered on." {
+		t.Errorf("the first entry in the collection is %v", members[0])
+	}
 	for id, want := range map[string]map[string]any{
 		"7": {
 			"EntryType": "Event", "EventId": "on-1", "Severity": "OK", "Created": "2026-01-02T03:04:05Z", "Message": "The machine was powered on.",

@@ -206,6 +206,32 @@ func TestReset_types(t *testing.T) {
 	}
 }
 
+// A machine that is off is restarted by switching it on; a guest that does not run
+// can't be asked to restart.
+func TestReset_ofAMachineThatIsOff(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]int{
+		"ForceRestart": http.StatusNoContent, "PowerCycle": http.StatusNoContent,
+		"GracefulRestart": http.StatusConflict, "Pause": http.StatusConflict, "Resume": http.StatusConflict,
+		"ForceOff": http.StatusNoContent, "GracefulShutdown": http.StatusNoContent,
+	} {
+		b := newBench(t)
+		b.backend.Update(func(power *powerv1.PowerStatus, _ *bootv1.BootStatus, _ *inventoryv1.Inventory) {
+			power.State = powerv1.PowerState_POWER_STATE_OFF
+		})
+		if a := b.do(request{method: "POST", path: resetPath, body: fmt.Sprintf(`{"ResetType":%q}`, name)}); a.status != want {
+			t.Errorf("%s = %d, want %d: %s", name, a.status, want, a.raw)
+		}
+		state := "Off"
+		if want == http.StatusNoContent && (name == "ForceRestart" || name == "PowerCycle") {
+			state = "On"
+		}
+		if got := b.get(systemPath).at("PowerState"); got != state {
+			t.Errorf("after %s the machine is %v, want %s", name, got, state)
+		}
+	}
+}
+
 func TestReset_whenTheOperationDoesNotEndWell(t *testing.T) {
 	t.Parallel()
 	for phase, want := range map[powerv1.OperationPhase]int{

@@ -91,7 +91,7 @@ func TestQuery_answers(t *testing.T) {
 	}
 	features := b.get("/redfish/v1/").at("ProtocolFeaturesSupported").(map[string]any)
 	wantFeatures := map[string]any{
-		"ExcerptQuery": false, "FilterQuery": true, "FilterQueryComparisonOperations": true, "FilterQueryCompoundOperations": true,
+		"ExcerptQuery": false, "DeepOperations": map[string]any{"DeepPATCH": false, "DeepPOST": false}, "FilterQuery": true, "FilterQueryComparisonOperations": true, "FilterQueryCompoundOperations": true,
 		"OnlyMemberQuery": true, "SelectQuery": true, "TopSkipQuery": true,
 		"ExpandQuery": map[string]any{"ExpandAll": true, "Levels": true, "Links": true, "NoLinks": true, "MaxLevels": 3.0},
 	}

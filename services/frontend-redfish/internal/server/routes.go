@@ -57,6 +57,11 @@ func (s *Server) routes() []*route {
 		{pattern: resource.SystemsURI, operations: ops{get: {login, fixed(resource.SystemsURI, "ComputerSystem", resource.SystemURI)}}},
 		{pattern: resource.SystemURI, operations: ops{get: {login, s.getSystem}, patch: {configure, s.patchSystem}}},
 		{pattern: resource.SystemResetURI, operations: ops{post: {configure, s.resetSystem}}},
+		{pattern: resource.BootOptionsURI, operations: ops{get: {login, s.getBootOptions}}},
+		{pattern: resource.BootOptionsURI + "/{id}", operations: ops{get: {login, s.getBootOption}}},
+		{pattern: resource.BiosURI, operations: ops{get: {login, ofBoot(s, resource.NewBios)}}},
+		{pattern: resource.BiosSettingsURI, operations: ops{get: {login, ofBoot(s, resource.NewBiosSettings)}, patch: {configure, s.patchBiosSettings}}},
+		{pattern: resource.SecureBootURI, operations: ops{get: {login, ofBoot(s, resource.NewSecureBoot)}}},
 		{pattern: resource.ProcessorsURI, operations: ops{get: {login, members(s, resource.ProcessorsURI, "Processor", resource.Processors)}}},
 		{pattern: resource.ProcessorsURI + "/{id}", operations: ops{get: {login, member(s, resource.Processors)}}},
 		{pattern: resource.MemoryURI, operations: ops{get: {login, members(s, resource.MemoryURI, "Memory", resource.Memories)}}},
@@ -81,13 +86,23 @@ func (s *Server) routes() []*route {
 		{pattern: resource.ManagersURI, operations: ops{get: {login, fixed(resource.ManagersURI, "Manager", resource.ManagerURI)}}},
 		{pattern: resource.ManagerURI, operations: ops{get: {login, s.getManager}}},
 		{pattern: resource.NetworkProtocolURI, operations: ops{get: {login, getNetworkProtocol}}},
+		{pattern: resource.HTTPSCertificatesURI, operations: ops{get: {manage, getHTTPSCertificates}}},
+		{pattern: resource.HTTPSCertificateURI, operations: ops{get: {manage, s.getHTTPSCertificate}}},
 		{pattern: resource.ManagerResetURI, operations: ops{post: {manage, s.resetManager}}},
 
 		{pattern: resource.ChassisURI, operations: ops{get: {login, fixed(resource.ChassisURI, "Chassis", resource.ChassisOneURI)}}},
 		{pattern: resource.ChassisOneURI, operations: ops{get: {login, s.getChassis}}},
 
-		{pattern: resource.RegistriesURI, operations: ops{get: {login, fixed(resource.RegistriesURI, "MessageRegistryFile", resource.BaseRegistryURI)}}},
+		{pattern: resource.RegistriesURI, operations: ops{get: {login, fixed(resource.RegistriesURI, "MessageRegistryFile", resource.BaseRegistryURI, resource.BiosRegistryURI)}}},
+		{pattern: resource.BiosRegistryURI, operations: ops{get: {login, getBiosRegistryFile}}},
+		{pattern: resource.BiosRegistryFileURI, operations: ops{get: {login, getBiosRegistry}}},
 		{pattern: resource.BaseRegistryURI, operations: ops{get: {login, getRegistry}}},
+
+		{pattern: resource.JSONSchemasURI, operations: ops{get: {login, getJSONSchemas}}},
+		{pattern: resource.JSONSchemasURI + "/{id}", operations: ops{get: {login, getJSONSchema}}},
+
+		{pattern: resource.CertificateServiceURI, operations: ops{get: {login, getCertificateService}}},
+		{pattern: resource.CertificateLocationsURI, operations: ops{get: {manage, getCertificateLocations}}},
 
 		{pattern: "/"}, // Everything else is not there.
 	}
@@ -142,6 +157,14 @@ func getVolumes(context.Context, *call) (reply, error) {
 
 func getAccountService(context.Context, *call) (reply, error) {
 	return ok(resource.NewAccountService(account.FreeFailures, account.MaxPause))
+}
+
+func getJSONSchemas(context.Context, *call) (reply, error) {
+	return allOf(resource.JSONSchemasURI, "JsonSchemaFile", resource.JSONSchemas())
+}
+
+func getJSONSchema(_ context.Context, c *call) (reply, error) {
+	return oneOf(c, resource.JSONSchemas())
 }
 
 func getRegistry(context.Context, *call) (reply, error) {

@@ -200,7 +200,12 @@ func (s *Server) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, erro
 	if e == nil {
 		return nil, errors.New("connection of no BMC")
 	}
-	if c := e.state.Load().certificate; c != nil {
+	return s.certificateFor(e.state.Load())
+}
+
+// certificateFor returns the certificate of a BMC, or the frontend's own.
+func (s *Server) certificateFor(state *state) (*tls.Certificate, error) {
+	if c := state.certificate; c != nil {
 		return c, nil
 	}
 	if s.cfg.Certificate == nil {

@@ -6,13 +6,16 @@ package server
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"slices"
 	"strings"
 	"time"
 
+	"kubevirtbmc.dev/pkg/grpcstatus"
 	"kubevirtbmc.dev/pkg/logkey"
 	bootv1 "kubevirtbmc.dev/proto/gen/go/bmc/boot/v1"
+	errorsv1 "kubevirtbmc.dev/proto/gen/go/bmc/errors/v1"
 	powerv1 "kubevirtbmc.dev/proto/gen/go/bmc/power/v1"
 	"kubevirtbmc.dev/services/frontend-redfish/internal/backend"
 	"kubevirtbmc.dev/services/frontend-redfish/internal/message"
@@ -73,21 +76,38 @@ func (s *Server) patchSystem(ctx context.Context, c *call) (reply, error) {
 	if refusal != nil {
 		return reply{}, refusal
 	}
-	if override != nil {
-		if m.Boot, err = s.cfg.Backend.SetBootOverride(ctx, c.endpoint.ref, override); err != nil {
-			return reply{}, err
-		}
-	}
-	if mode != bootv1.FirmwareMode_FIRMWARE_MODE_UNSPECIFIED {
-		if m.Boot, err = s.cfg.Backend.SetFirmwareMode(ctx, c.endpoint.ref, mode); err != nil {
-			return reply{}, err
-		}
+	if m.Boot, err = s.changeBoot(ctx, c, m.Boot, request.order, override, mode); err != nil {
+		return reply{}, err
 	}
 	system = resource.NewSystem(m.Power, m.Boot, m.Inventory, c.endpoint.state.Load().ports)
 	if len(notes) > 0 {
 		system.Messages = notes
 	}
 	return ok(system)
+}
+
+// changeBoot changes the boot order, unless it is nil, and override or firmware mode.
+// Where those can't be had, the order is what it was.
+func (s *Server) changeBoot(ctx context.Context, c *call, now *bootv1.BootStatus, order []string, override *bootv1.BootOverride, mode bootv1.FirmwareMode) (*bootv1.BootStatus, error) {
+	before, ref, client := now, c.endpoint.ref, s.cfg.Backend
+	var err error
+	if order != nil {
+		if now, err = client.SetBootOrder(ctx, ref, order); err != nil {
+			return nil, err
+		}
+	}
+	if override != nil {
+		now, err = client.SetBootOverride(ctx, ref, override)
+	}
+	if err == nil && mode != bootv1.FirmwareMode_FIRMWARE_MODE_UNSPECIFIED {
+		now, err = client.SetFirmwareMode(ctx, ref, mode)
+	}
+	if err != nil && order != nil {
+		if _, backErr := client.SetBootOrder(ctx, ref, resource.BootOrder(before)); backErr != nil {
+			err = errors.Join(err, backErr)
+		}
+	}
+	return now, err
 }
 
 // parseSystem reads the body of a PATCH.
@@ -107,7 +127,7 @@ func (s *Server) parseSystem(body properties, system *resource.System, m backend
 				continue
 			}
 			var more, moreNotes []message.Message
-			request, more, moreNotes = parseBoot(boot, m.Boot)
+			request, more, moreNotes = parseBoot(boot, propertiesOf(system.Boot), m.Boot)
 			problems, notes = append(problems, more...), append(notes, moreNotes...)
 		case strings.Contains(name, "@"): // Annotations are for readers.
 		case served[name]:
@@ -129,9 +149,11 @@ func (s *Server) parseSystem(body properties, system *resource.System, m backend
 }
 
 // servedProperties returns the names of a resource's properties.
-func servedProperties(r resource.Resource) map[string]bool {
+func servedProperties(r resource.Resource) map[string]bool { return propertiesOf(r) }
+
+func propertiesOf(object any) map[string]bool {
 	names := map[string]bool{}
-	raw, err := json.Marshal(r)
+	raw, err := json.Marshal(object)
 	if err != nil {
 		return names
 	}
@@ -156,6 +178,10 @@ func (s *Server) resetSystem(ctx context.Context, c *call) (reply, error) {
 	}
 	action, _ := resource.SystemResetAction(resetType)
 	status, err := s.cfg.Backend.Transition(ctx, c.endpoint.ref, action, resetWait)
+	if restarts[action] && grpcstatus.ReasonOf(err) == errorsv1.Reason_REASON_INVALID_POWER_STATE && s.isOff(ctx, c) {
+		action = powerv1.PowerAction_POWER_ACTION_ON
+		status, err = s.cfg.Backend.Transition(ctx, c.endpoint.ref, action, resetWait)
+	}
 	if err != nil {
 		s.cfg.Log.WarnContext(ctx, "power action failed", logkey.Request, c.id, logkey.Action, resetType, logkey.Error, err.Error())
 		return reply{}, backend.Explain(err, backend.Subject{URI: c.r.URL.Path, Action: name})
@@ -168,6 +194,19 @@ func (s *Server) resetSystem(ctx context.Context, c *call) (reply, error) {
 		return reply{}, refusal
 	}
 	return reply{status: http.StatusNoContent}, nil
+}
+
+// restarts are the actions that end with a machine that runs, wherever they begin: of
+// one that is off, nothing is left to do but to switch it on. The DMTF's use case
+// checkers expect that.
+var restarts = map[powerv1.PowerAction]bool{
+	powerv1.PowerAction_POWER_ACTION_FORCE_RESTART: true,
+	powerv1.PowerAction_POWER_ACTION_POWER_CYCLE:   true,
+}
+
+func (s *Server) isOff(ctx context.Context, c *call) bool {
+	m, err := s.cfg.Backend.Machine(ctx, c.endpoint.ref, backend.Power)
+	return err == nil && m.Power.GetState() == powerv1.PowerState_POWER_STATE_OFF
 }
 
 // operationFailed returns the answer for an operation that ended without its

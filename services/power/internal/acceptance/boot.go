@@ -6,6 +6,7 @@ package acceptance
 import (
 	"errors"
 	"maps"
+	"slices"
 	"time"
 
 	"kubevirtbmc.dev/pkg/hypervisor"
@@ -28,6 +29,8 @@ var boot = map[string]func(*bed){
 	"used by a graceful restart":   func(b *bed) { usedByRestart(b, gracefulRestart) },
 	"not used by the guest":        notUsedByGuest,
 	"user's edit in between":       bootEdited,
+	"order":                        bootOrder,
+	"order beneath an override":    bootOrderBeneath,
 	"kernel boot":                  bootKernel,
 	"machine without such a drive": bootNoDevice,
 }
@@ -246,11 +249,63 @@ func bootEdited(b *bed) {
 	b.Errorf("boot order is %v, want %v", hypervisor.BootOrder(b.get(ref).Devices), want)
 }
 
+// setOrder sets the machine's own boot order and expects it in the template.
+func (b *bed) setOrder(ref hypervisor.Ref, names ...string) {
+	b.Helper()
+	response, err := b.boot.SetBootOrder(b.Context(), &bootv1.SetBootOrderRequest{Bmc: bmc(ref), Devices: names})
+	b.ok("set boot order", err)
+	var got []string
+	for _, d := range response.GetStatus().GetDevices() {
+		if d.GetOrder() > 0 {
+			got = append(got, d.GetName())
+		}
+	}
+	if !slices.Equal(got, names) {
+		b.Errorf("boot order is %v, want %v", got, names)
+	}
+}
+
+// bootOrder: the machine's own order counts from the next instance on, and for good.
+func bootOrder(b *bed) {
+	ref, _ := b.on(contract.Spec{RunStrategy: hypervisor.RunStrategyManual, Devices: devices()})
+	b.setOrder(ref, "nic", "disk")
+	b.bootedFrom(ref, "disk")
+	for range 2 {
+		b.do(ref, powerCycle)
+		b.bootedFrom(ref, "nic")
+	}
+	_, err := b.boot.SetBootOrder(b.Context(), &bootv1.SetBootOrderRequest{Bmc: bmc(ref), Devices: []string{"nic", "floppy"}})
+	b.reason("order", err, errorsv1.Reason_REASON_NO_BOOT_DEVICE)
+	b.setOrder(ref, "disk", "nic", "cd")
+}
+
+// bootOrderBeneath: an override counts before an order that is set while it waits,
+// and leaves that order behind.
+func bootOrderBeneath(b *bed) {
+	ref := b.machine(contract.Spec{RunStrategy: hypervisor.RunStrategyManual, Devices: devices()})
+	b.arm(ref, oncePXE)
+	b.setOrder(ref, "cd", "disk")
+	if got := b.override(ref); got.GetPersistence() != persistOnce {
+		b.Errorf("the override is %s", got)
+	}
+	b.do(ref, on)
+	b.bootedFrom(ref, "nic")
+	want := map[string]int{"cd": 1, "disk": 2}
+	for end := time.Now().Add(4 * b.Quiet); time.Now().Before(end); b.rest() {
+		if maps.Equal(hypervisor.BootOrder(b.get(ref).Devices), want) {
+			return
+		}
+	}
+	b.Errorf("boot order is %v, want %v", hypervisor.BootOrder(b.get(ref).Devices), want)
+}
+
 func bootKernel(b *bed) {
 	ref := b.machine(contract.Spec{RunStrategy: hypervisor.RunStrategyHalted, KernelBoot: true})
 	before := b.template(ref)
 	_, err := b.boot.SetBootOverride(b.Context(), &bootv1.SetBootOverrideRequest{Bmc: bmc(ref), Override: oncePXE})
 	b.reason("override", err, errorsv1.Reason_REASON_KERNEL_BOOT)
+	_, err = b.boot.SetBootOrder(b.Context(), &bootv1.SetBootOrderRequest{Bmc: bmc(ref)})
+	b.reason("order", err, errorsv1.Reason_REASON_KERNEL_BOOT)
 	b.same(ref, before)
 }
 

@@ -77,6 +77,10 @@ func (b bootMethods) rebase(m *hypervisor.Machine, o *record.Override, mode hype
 	return b.of(o).rebase(m, o, mode)
 }
 
+func (b bootMethods) reorder(m *hypervisor.Machine, o *record.Override, orders map[string]int) *record.Override {
+	return b.of(o).reorder(m, o, orders)
+}
+
 func (b bootMethods) settle(ctx context.Context, m *hypervisor.Machine, o *record.Override) (settled bool, err error) {
 	return b.of(o).settle(ctx, m, o)
 }
@@ -125,6 +129,10 @@ func (admission) rebase(_ *hypervisor.Machine, o *record.Override, mode hypervis
 		based.Mode = mode
 	}
 	return &based
+}
+
+func (admission) reorder(_ *hypervisor.Machine, o *record.Override, _ map[string]int) *record.Override {
+	return o
 }
 
 // bypassed tells whether the machine's instance was made after the override was

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -29,6 +30,9 @@ type BootStatus struct {
 	Modes    []hypervisor.FirmwareMode
 	// Devices are in the machine's own boot order.
 	Devices []hypervisor.BootDevice
+	// InstanceMode is that of the present instance; empty: there is none.
+	InstanceMode hypervisor.FirmwareMode
+	SecureBoot   bool
 }
 
 // undoSettle is how long a write may take to show up whose request got no answer.
@@ -53,6 +57,8 @@ type bootMethod interface {
 	own(m *hypervisor.Machine, o *record.Override) (map[string]int, hypervisor.FirmwareMode)
 	// rebase returns the override over another firmware mode of the machine's own.
 	rebase(m *hypervisor.Machine, o *record.Override, mode hypervisor.FirmwareMode) *record.Override
+	// reorder returns the override over another boot order of the machine's own.
+	reorder(m *hypervisor.Machine, o *record.Override, orders map[string]int) *record.Override
 	// settle brings machine and override together, one step at a time; settled
 	// when there is nothing to do.
 	settle(ctx context.Context, m *hypervisor.Machine, o *record.Override) (settled bool, err error)
@@ -71,6 +77,11 @@ func (e *Engine) BootStatus(ref hypervisor.Ref) (*BootStatus, error) {
 		Modes:    m.Firmware.Modes,
 		Devices:  bootorder.Sort(m.Devices, orders),
 		Targets:  []record.Target{record.TargetNone},
+
+		SecureBoot: m.Firmware.SecureBoot && mode == hypervisor.FirmwareUEFI,
+	}
+	if m.Instance != nil && !m.Instance.Phase.Final() {
+		status.InstanceMode = m.Instance.Mode
 	}
 	if !m.Firmware.KernelBoot {
 		for _, target := range []record.Target{record.TargetPXE, record.TargetHDD, record.TargetCD} {
@@ -123,6 +134,12 @@ func (e *Engine) SetOverride(ctx context.Context, ref hypervisor.Ref, wanted rec
 // on. An override under way takes the mode too.
 func (e *Engine) SetFirmwareMode(ctx context.Context, ref hypervisor.Ref, mode hypervisor.FirmwareMode) error {
 	return e.settled(ctx, ref, func() error { return e.setFirmwareMode(ctx, ref, mode) })
+}
+
+// SetBootOrder changes a machine's own boot order, for its next instance on, to the
+// devices of these names; others have no place in it.
+func (e *Engine) SetBootOrder(ctx context.Context, ref hypervisor.Ref, devices []string) error {
+	return e.settled(ctx, ref, func() error { return e.setBootOrder(ctx, ref, devices) })
 }
 
 // settled calls set while nobody else works on the machine, again where the
@@ -308,6 +325,47 @@ func (e *Engine) setFirmwareMode(ctx context.Context, ref hypervisor.Ref, mode h
 		return err
 	}
 	e.logger(ref).Info("firmware mode set", slog.String(logkey.Request, callctx.RequestID(ctx)), slog.String(logkey.Action, string(mode)))
+	e.queue.add(ref)
+	return nil
+}
+
+func (e *Engine) setBootOrder(ctx context.Context, ref hypervisor.Ref, devices []string) error {
+	var orders map[string]int
+	var changed bool
+	err := e.update(ctx, ref, func(m *hypervisor.Machine, rec *record.Record) error {
+		if m.Firmware.KernelBoot {
+			return ErrKernelBoot
+		}
+		own, _ := e.boot.own(m, rec.Override)
+		var missing string
+		if orders, missing = bootorder.Number(m.Devices, devices); missing != "" {
+			return fmt.Errorf("device %q: %w", missing, ErrNoBootDevice)
+		}
+		changed = !maps.Equal(orders, own)
+		if !changed || !rec.Override.Active() || !rec.Override.ByTemplate() {
+			return errUnchanged
+		}
+		rec.Override = e.boot.reorder(m, rec.Override, orders)
+		return nil
+	})
+	if err != nil || !changed {
+		return err
+	}
+	m, rec, err := e.read(ref)
+	switch {
+	case err != nil:
+		return err
+	case rec.Override.Active() && rec.Override.ByTemplate():
+		err = e.bringIn(ctx, ref)
+	default:
+		within, cancel := context.WithTimeout(ctx, verbTimeout)
+		defer cancel()
+		err = e.hypervisor.SetBoot(within, ref, m.ResourceVersion, orders, "")
+	}
+	if err != nil {
+		return err
+	}
+	e.logger(ref).Info("boot order set", slog.String(logkey.Request, callctx.RequestID(ctx)), slog.Any("devices", devices))
 	e.queue.add(ref)
 	return nil
 }

@@ -113,6 +113,22 @@ func (templatePatch) rebase(m *hypervisor.Machine, o *record.Override, mode hype
 	return &based
 }
 
+// reorder: what the template has now may be the override's or, in part, the machine's
+// own, and gives way to the new order either way.
+func (t templatePatch) reorder(m *hypervisor.Machine, o *record.Override, orders map[string]int) *record.Override {
+	based := *o
+	based.Before = bootorder.Orders(m.Devices)
+	keepOwn(m, &based, orders)
+	if based.Stage == record.Restoring {
+		return &based
+	}
+	based.Stage = record.Arming
+	if planned := plan(m, based.Target, orders); planned != nil {
+		based.Planned = planned
+	}
+	return &based
+}
+
 // used: an instance that came after the override was armed boots first from the
 // device that the override chose, in its firmware mode, and has a guest that
 // runs or has run.

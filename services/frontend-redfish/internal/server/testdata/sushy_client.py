@@ -55,10 +55,10 @@ system.reset_system(sushy.RESET_GRACEFUL_RESTART)
 system.reset_system(sushy.RESET_GRACEFUL_SHUTDOWN)
 wait_for(system, sushy.POWER_STATE_OFF)
 try:
-    system.reset_system(sushy.RESET_FORCE_RESTART)
-    sys.exit("a restart of a machine that is off succeeds")
+    system.reset_system(sushy.RESET_GRACEFUL_RESTART)
+    sys.exit("a graceful restart of a machine that is off succeeds")
 except sushy.exceptions.HTTPError as e:
-    check("status of a restart of a machine that is off", e.status_code, 409)
+    check("status of a graceful restart of a machine that is off", e.status_code, 409)
 try:
     system.reset_system(sushy.RESET_NMI)
     sys.exit("NMI succeeds")

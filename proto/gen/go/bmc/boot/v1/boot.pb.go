@@ -435,7 +435,12 @@ type BootStatus struct {
 	// each that its architecture knows where the owner has not.
 	AllowedModes []FirmwareMode `protobuf:"varint,5,rep,packed,name=allowed_modes,json=allowedModes,proto3,enum=bmc.boot.v1.FirmwareMode" json:"allowed_modes,omitempty"`
 	// The machine's devices in its own boot order, those without an order last.
-	Devices       []*BootDevice `protobuf:"bytes,6,rep,name=devices,proto3" json:"devices,omitempty"`
+	Devices []*BootDevice `protobuf:"bytes,6,rep,name=devices,proto3" json:"devices,omitempty"`
+	// The firmware mode of the machine's present instance, which may have been made
+	// before mode was changed, or with an override; not set while there is none.
+	InstanceMode FirmwareMode `protobuf:"varint,7,opt,name=instance_mode,json=instanceMode,proto3,enum=bmc.boot.v1.FirmwareMode" json:"instance_mode,omitempty"`
+	// The machine's own firmware checks signatures of what it boots (Secure Boot).
+	SecureBoot    bool `protobuf:"varint,8,opt,name=secure_boot,json=secureBoot,proto3" json:"secure_boot,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -510,6 +515,20 @@ func (x *BootStatus) GetDevices() []*BootDevice {
 		return x.Devices
 	}
 	return nil
+}
+
+func (x *BootStatus) GetInstanceMode() FirmwareMode {
+	if x != nil {
+		return x.InstanceMode
+	}
+	return FirmwareMode_FIRMWARE_MODE_UNSPECIFIED
+}
+
+func (x *BootStatus) GetSecureBoot() bool {
+	if x != nil {
+		return x.SecureBoot
+	}
+	return false
 }
 
 // GetBootRequest asks for a machine's boot status.
@@ -806,6 +825,108 @@ func (x *SetFirmwareModeResponse) GetStatus() *BootStatus {
 	return nil
 }
 
+// SetBootOrderRequest replaces a machine's own boot order.
+type SetBootOrderRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The BMC of the machine.
+	Bmc *v1.BMCReference `protobuf:"bytes,1,opt,name=bmc,proto3" json:"bmc,omitempty"`
+	// Names of devices, what to boot from first. Devices that are not named have
+	// no place in the order.
+	Devices       []string `protobuf:"bytes,2,rep,name=devices,proto3" json:"devices,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetBootOrderRequest) Reset() {
+	*x = SetBootOrderRequest{}
+	mi := &file_bmc_boot_v1_boot_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetBootOrderRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetBootOrderRequest) ProtoMessage() {}
+
+func (x *SetBootOrderRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_bmc_boot_v1_boot_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetBootOrderRequest.ProtoReflect.Descriptor instead.
+func (*SetBootOrderRequest) Descriptor() ([]byte, []int) {
+	return file_bmc_boot_v1_boot_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *SetBootOrderRequest) GetBmc() *v1.BMCReference {
+	if x != nil {
+		return x.Bmc
+	}
+	return nil
+}
+
+func (x *SetBootOrderRequest) GetDevices() []string {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
+}
+
+// SetBootOrderResponse has the status with the new order.
+type SetBootOrderResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The status.
+	Status        *BootStatus `protobuf:"bytes,1,opt,name=status,proto3" json:"status,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetBootOrderResponse) Reset() {
+	*x = SetBootOrderResponse{}
+	mi := &file_bmc_boot_v1_boot_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetBootOrderResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetBootOrderResponse) ProtoMessage() {}
+
+func (x *SetBootOrderResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_bmc_boot_v1_boot_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetBootOrderResponse.ProtoReflect.Descriptor instead.
+func (*SetBootOrderResponse) Descriptor() ([]byte, []int) {
+	return file_bmc_boot_v1_boot_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *SetBootOrderResponse) GetStatus() *BootStatus {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
 // WatchBootRequest asks for a machine's boot status and its changes.
 type WatchBootRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -817,7 +938,7 @@ type WatchBootRequest struct {
 
 func (x *WatchBootRequest) Reset() {
 	*x = WatchBootRequest{}
-	mi := &file_bmc_boot_v1_boot_proto_msgTypes[9]
+	mi := &file_bmc_boot_v1_boot_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -829,7 +950,7 @@ func (x *WatchBootRequest) String() string {
 func (*WatchBootRequest) ProtoMessage() {}
 
 func (x *WatchBootRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bmc_boot_v1_boot_proto_msgTypes[9]
+	mi := &file_bmc_boot_v1_boot_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -842,7 +963,7 @@ func (x *WatchBootRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchBootRequest.ProtoReflect.Descriptor instead.
 func (*WatchBootRequest) Descriptor() ([]byte, []int) {
-	return file_bmc_boot_v1_boot_proto_rawDescGZIP(), []int{9}
+	return file_bmc_boot_v1_boot_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *WatchBootRequest) GetBmc() *v1.BMCReference {
@@ -863,7 +984,7 @@ type WatchBootResponse struct {
 
 func (x *WatchBootResponse) Reset() {
 	*x = WatchBootResponse{}
-	mi := &file_bmc_boot_v1_boot_proto_msgTypes[10]
+	mi := &file_bmc_boot_v1_boot_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -875,7 +996,7 @@ func (x *WatchBootResponse) String() string {
 func (*WatchBootResponse) ProtoMessage() {}
 
 func (x *WatchBootResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bmc_boot_v1_boot_proto_msgTypes[10]
+	mi := &file_bmc_boot_v1_boot_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -888,7 +1009,7 @@ func (x *WatchBootResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchBootResponse.ProtoReflect.Descriptor instead.
 func (*WatchBootResponse) Descriptor() ([]byte, []int) {
-	return file_bmc_boot_v1_boot_proto_rawDescGZIP(), []int{10}
+	return file_bmc_boot_v1_boot_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *WatchBootResponse) GetStatus() *BootStatus {
@@ -917,7 +1038,7 @@ const file_bmc_boot_v1_boot_proto_rawDesc = "" +
 	"BootDevice\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12/\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1b.bmc.boot.v1.BootDeviceKindR\x04kind\x12\x14\n" +
-	"\x05order\x18\x03 \x01(\rR\x05order\"\xc8\x02\n" +
+	"\x05order\x18\x03 \x01(\rR\x05order\"\xa9\x03\n" +
 	"\n" +
 	"BootStatus\x125\n" +
 	"\boverride\x18\x01 \x01(\v2\x19.bmc.boot.v1.BootOverrideR\boverride\x12\x1f\n" +
@@ -926,7 +1047,10 @@ const file_bmc_boot_v1_boot_proto_rawDesc = "" +
 	"\x04mode\x18\x03 \x01(\x0e2\x19.bmc.boot.v1.FirmwareModeR\x04mode\x12@\n" +
 	"\x0fallowed_targets\x18\x04 \x03(\x0e2\x17.bmc.boot.v1.BootTargetR\x0eallowedTargets\x12>\n" +
 	"\rallowed_modes\x18\x05 \x03(\x0e2\x19.bmc.boot.v1.FirmwareModeR\fallowedModes\x121\n" +
-	"\adevices\x18\x06 \x03(\v2\x17.bmc.boot.v1.BootDeviceR\adevices\"J\n" +
+	"\adevices\x18\x06 \x03(\v2\x17.bmc.boot.v1.BootDeviceR\adevices\x12>\n" +
+	"\rinstance_mode\x18\a \x01(\x0e2\x19.bmc.boot.v1.FirmwareModeR\finstanceMode\x12\x1f\n" +
+	"\vsecure_boot\x18\b \x01(\bR\n" +
+	"secureBoot\"J\n" +
 	"\x0eGetBootRequest\x128\n" +
 	"\x03bmc\x18\x01 \x01(\v2\x1e.bmc.reference.v1.BMCReferenceB\x06\xbaH\x03\xc8\x01\x01R\x03bmc\"B\n" +
 	"\x0fGetBootResponse\x12/\n" +
@@ -942,6 +1066,11 @@ const file_bmc_boot_v1_boot_proto_rawDesc = "" +
 	"\x04mode\x18\x02 \x01(\x0e2\x19.bmc.boot.v1.FirmwareModeB\n" +
 	"\xbaH\a\x82\x01\x04\x18\x02\x18\x03R\x04mode\"J\n" +
 	"\x17SetFirmwareModeResponse\x12/\n" +
+	"\x06status\x18\x01 \x01(\v2\x17.bmc.boot.v1.BootStatusR\x06status\"\x7f\n" +
+	"\x13SetBootOrderRequest\x128\n" +
+	"\x03bmc\x18\x01 \x01(\v2\x1e.bmc.reference.v1.BMCReferenceB\x06\xbaH\x03\xc8\x01\x01R\x03bmc\x12.\n" +
+	"\adevices\x18\x02 \x03(\tB\x14\xbaH\x11\x92\x01\x0e\x10\x80\x02\x18\x01\"\ar\x05\x10\x01\x18\xfd\x01R\adevices\"G\n" +
+	"\x14SetBootOrderResponse\x12/\n" +
 	"\x06status\x18\x01 \x01(\v2\x17.bmc.boot.v1.BootStatusR\x06status\"L\n" +
 	"\x10WatchBootRequest\x128\n" +
 	"\x03bmc\x18\x01 \x01(\v2\x1e.bmc.reference.v1.BMCReferenceB\x06\xbaH\x03\xc8\x01\x01R\x03bmc\"D\n" +
@@ -968,11 +1097,12 @@ const file_bmc_boot_v1_boot_proto_rawDesc = "" +
 	"\x1cBOOT_DEVICE_KIND_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15BOOT_DEVICE_KIND_DISK\x10\x01\x12\x1a\n" +
 	"\x16BOOT_DEVICE_KIND_CDROM\x10\x02\x12\x1e\n" +
-	"\x1aBOOT_DEVICE_KIND_INTERFACE\x10\x032\x96\x05\n" +
+	"\x1aBOOT_DEVICE_KIND_INTERFACE\x10\x032\xba\x06\n" +
 	"\vBootService\x12\x89\x01\n" +
 	"\aGetBoot\x12\x1b.bmc.boot.v1.GetBootRequest\x1a\x1c.bmc.boot.v1.GetBootResponse\"C\xba\x9a\x19\x04\b\x02\x10\x01\x82\xd3\xe4\x93\x025\x123/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/boot\x12\xb4\x01\n" +
 	"\x0fSetBootOverride\x12#.bmc.boot.v1.SetBootOverrideRequest\x1a$.bmc.boot.v1.SetBootOverrideResponse\"V\xba\x9a\x19\x04\b\x02\x10\x02\x82\xd3\xe4\x93\x02H:\boverride\x1a</v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/boot/override\x12\xa9\x01\n" +
-	"\x0fSetFirmwareMode\x12#.bmc.boot.v1.SetFirmwareModeRequest\x1a$.bmc.boot.v1.SetFirmwareModeResponse\"K\xba\x9a\x19\x04\b\x02\x10\x02\x82\xd3\xe4\x93\x02=:\x01*\x1a8/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/boot/mode\x12\x97\x01\n" +
+	"\x0fSetFirmwareMode\x12#.bmc.boot.v1.SetFirmwareModeRequest\x1a$.bmc.boot.v1.SetFirmwareModeResponse\"K\xba\x9a\x19\x04\b\x02\x10\x02\x82\xd3\xe4\x93\x02=:\x01*\x1a8/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/boot/mode\x12\xa1\x01\n" +
+	"\fSetBootOrder\x12 .bmc.boot.v1.SetBootOrderRequest\x1a!.bmc.boot.v1.SetBootOrderResponse\"L\xba\x9a\x19\x04\b\x02\x10\x02\x82\xd3\xe4\x93\x02>:\x01*\x1a9/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/boot/order\x12\x97\x01\n" +
 	"\tWatchBoot\x12\x1d.bmc.boot.v1.WatchBootRequest\x1a\x1e.bmc.boot.v1.WatchBootResponse\"I\xba\x9a\x19\x04\b\x02\x10\x01\x82\xd3\xe4\x93\x02;\x129/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/boot:watch0\x01B\x9b\x01\n" +
 	"\x0fcom.bmc.boot.v1B\tBootProtoP\x01Z/kubevirtbmc.dev/proto/gen/go/bmc/boot/v1;bootv1\xa2\x02\x03BBX\xaa\x02\vBmc.Boot.V1\xca\x02\vBmc\\Boot\\V1\xe2\x02\x17Bmc\\Boot\\V1\\GPBMetadata\xea\x02\rBmc::Boot::V1b\x06proto3"
 
@@ -989,7 +1119,7 @@ func file_bmc_boot_v1_boot_proto_rawDescGZIP() []byte {
 }
 
 var file_bmc_boot_v1_boot_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_bmc_boot_v1_boot_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_bmc_boot_v1_boot_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_bmc_boot_v1_boot_proto_goTypes = []any{
 	(BootTarget)(0),                 // 0: bmc.boot.v1.BootTarget
 	(BootPersistence)(0),            // 1: bmc.boot.v1.BootPersistence
@@ -1004,45 +1134,52 @@ var file_bmc_boot_v1_boot_proto_goTypes = []any{
 	(*SetBootOverrideResponse)(nil), // 10: bmc.boot.v1.SetBootOverrideResponse
 	(*SetFirmwareModeRequest)(nil),  // 11: bmc.boot.v1.SetFirmwareModeRequest
 	(*SetFirmwareModeResponse)(nil), // 12: bmc.boot.v1.SetFirmwareModeResponse
-	(*WatchBootRequest)(nil),        // 13: bmc.boot.v1.WatchBootRequest
-	(*WatchBootResponse)(nil),       // 14: bmc.boot.v1.WatchBootResponse
-	(*durationpb.Duration)(nil),     // 15: google.protobuf.Duration
-	(*v1.BMCReference)(nil),         // 16: bmc.reference.v1.BMCReference
+	(*SetBootOrderRequest)(nil),     // 13: bmc.boot.v1.SetBootOrderRequest
+	(*SetBootOrderResponse)(nil),    // 14: bmc.boot.v1.SetBootOrderResponse
+	(*WatchBootRequest)(nil),        // 15: bmc.boot.v1.WatchBootRequest
+	(*WatchBootResponse)(nil),       // 16: bmc.boot.v1.WatchBootResponse
+	(*durationpb.Duration)(nil),     // 17: google.protobuf.Duration
+	(*v1.BMCReference)(nil),         // 18: bmc.reference.v1.BMCReference
 }
 var file_bmc_boot_v1_boot_proto_depIdxs = []int32{
 	1,  // 0: bmc.boot.v1.BootOverride.persistence:type_name -> bmc.boot.v1.BootPersistence
 	0,  // 1: bmc.boot.v1.BootOverride.target:type_name -> bmc.boot.v1.BootTarget
 	2,  // 2: bmc.boot.v1.BootOverride.mode:type_name -> bmc.boot.v1.FirmwareMode
-	15, // 3: bmc.boot.v1.BootOverride.validity:type_name -> google.protobuf.Duration
+	17, // 3: bmc.boot.v1.BootOverride.validity:type_name -> google.protobuf.Duration
 	3,  // 4: bmc.boot.v1.BootDevice.kind:type_name -> bmc.boot.v1.BootDeviceKind
 	4,  // 5: bmc.boot.v1.BootStatus.override:type_name -> bmc.boot.v1.BootOverride
 	2,  // 6: bmc.boot.v1.BootStatus.mode:type_name -> bmc.boot.v1.FirmwareMode
 	0,  // 7: bmc.boot.v1.BootStatus.allowed_targets:type_name -> bmc.boot.v1.BootTarget
 	2,  // 8: bmc.boot.v1.BootStatus.allowed_modes:type_name -> bmc.boot.v1.FirmwareMode
 	5,  // 9: bmc.boot.v1.BootStatus.devices:type_name -> bmc.boot.v1.BootDevice
-	16, // 10: bmc.boot.v1.GetBootRequest.bmc:type_name -> bmc.reference.v1.BMCReference
-	6,  // 11: bmc.boot.v1.GetBootResponse.status:type_name -> bmc.boot.v1.BootStatus
-	16, // 12: bmc.boot.v1.SetBootOverrideRequest.bmc:type_name -> bmc.reference.v1.BMCReference
-	4,  // 13: bmc.boot.v1.SetBootOverrideRequest.override:type_name -> bmc.boot.v1.BootOverride
-	6,  // 14: bmc.boot.v1.SetBootOverrideResponse.status:type_name -> bmc.boot.v1.BootStatus
-	16, // 15: bmc.boot.v1.SetFirmwareModeRequest.bmc:type_name -> bmc.reference.v1.BMCReference
-	2,  // 16: bmc.boot.v1.SetFirmwareModeRequest.mode:type_name -> bmc.boot.v1.FirmwareMode
-	6,  // 17: bmc.boot.v1.SetFirmwareModeResponse.status:type_name -> bmc.boot.v1.BootStatus
-	16, // 18: bmc.boot.v1.WatchBootRequest.bmc:type_name -> bmc.reference.v1.BMCReference
-	6,  // 19: bmc.boot.v1.WatchBootResponse.status:type_name -> bmc.boot.v1.BootStatus
-	7,  // 20: bmc.boot.v1.BootService.GetBoot:input_type -> bmc.boot.v1.GetBootRequest
-	9,  // 21: bmc.boot.v1.BootService.SetBootOverride:input_type -> bmc.boot.v1.SetBootOverrideRequest
-	11, // 22: bmc.boot.v1.BootService.SetFirmwareMode:input_type -> bmc.boot.v1.SetFirmwareModeRequest
-	13, // 23: bmc.boot.v1.BootService.WatchBoot:input_type -> bmc.boot.v1.WatchBootRequest
-	8,  // 24: bmc.boot.v1.BootService.GetBoot:output_type -> bmc.boot.v1.GetBootResponse
-	10, // 25: bmc.boot.v1.BootService.SetBootOverride:output_type -> bmc.boot.v1.SetBootOverrideResponse
-	12, // 26: bmc.boot.v1.BootService.SetFirmwareMode:output_type -> bmc.boot.v1.SetFirmwareModeResponse
-	14, // 27: bmc.boot.v1.BootService.WatchBoot:output_type -> bmc.boot.v1.WatchBootResponse
-	24, // [24:28] is the sub-list for method output_type
-	20, // [20:24] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	2,  // 10: bmc.boot.v1.BootStatus.instance_mode:type_name -> bmc.boot.v1.FirmwareMode
+	18, // 11: bmc.boot.v1.GetBootRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	6,  // 12: bmc.boot.v1.GetBootResponse.status:type_name -> bmc.boot.v1.BootStatus
+	18, // 13: bmc.boot.v1.SetBootOverrideRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	4,  // 14: bmc.boot.v1.SetBootOverrideRequest.override:type_name -> bmc.boot.v1.BootOverride
+	6,  // 15: bmc.boot.v1.SetBootOverrideResponse.status:type_name -> bmc.boot.v1.BootStatus
+	18, // 16: bmc.boot.v1.SetFirmwareModeRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	2,  // 17: bmc.boot.v1.SetFirmwareModeRequest.mode:type_name -> bmc.boot.v1.FirmwareMode
+	6,  // 18: bmc.boot.v1.SetFirmwareModeResponse.status:type_name -> bmc.boot.v1.BootStatus
+	18, // 19: bmc.boot.v1.SetBootOrderRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	6,  // 20: bmc.boot.v1.SetBootOrderResponse.status:type_name -> bmc.boot.v1.BootStatus
+	18, // 21: bmc.boot.v1.WatchBootRequest.bmc:type_name -> bmc.reference.v1.BMCReference
+	6,  // 22: bmc.boot.v1.WatchBootResponse.status:type_name -> bmc.boot.v1.BootStatus
+	7,  // 23: bmc.boot.v1.BootService.GetBoot:input_type -> bmc.boot.v1.GetBootRequest
+	9,  // 24: bmc.boot.v1.BootService.SetBootOverride:input_type -> bmc.boot.v1.SetBootOverrideRequest
+	11, // 25: bmc.boot.v1.BootService.SetFirmwareMode:input_type -> bmc.boot.v1.SetFirmwareModeRequest
+	13, // 26: bmc.boot.v1.BootService.SetBootOrder:input_type -> bmc.boot.v1.SetBootOrderRequest
+	15, // 27: bmc.boot.v1.BootService.WatchBoot:input_type -> bmc.boot.v1.WatchBootRequest
+	8,  // 28: bmc.boot.v1.BootService.GetBoot:output_type -> bmc.boot.v1.GetBootResponse
+	10, // 29: bmc.boot.v1.BootService.SetBootOverride:output_type -> bmc.boot.v1.SetBootOverrideResponse
+	12, // 30: bmc.boot.v1.BootService.SetFirmwareMode:output_type -> bmc.boot.v1.SetFirmwareModeResponse
+	14, // 31: bmc.boot.v1.BootService.SetBootOrder:output_type -> bmc.boot.v1.SetBootOrderResponse
+	16, // 32: bmc.boot.v1.BootService.WatchBoot:output_type -> bmc.boot.v1.WatchBootResponse
+	28, // [28:33] is the sub-list for method output_type
+	23, // [23:28] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_bmc_boot_v1_boot_proto_init() }
@@ -1056,7 +1193,7 @@ func file_bmc_boot_v1_boot_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bmc_boot_v1_boot_proto_rawDesc), len(file_bmc_boot_v1_boot_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   11,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -240,6 +240,67 @@ func local_request_BootService_SetFirmwareMode_0(ctx context.Context, marshaler 
 	return msg, metadata, err
 }
 
+func request_BootService_SetBootOrder_0(ctx context.Context, marshaler runtime.Marshaler, client BootServiceClient, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
+	var (
+		protoReq SetBootOrderRequest
+		metadata runtime.ServerMetadata
+		err      error
+	)
+	if err := marshaler.NewDecoder(req.Body).Decode(&protoReq); err != nil && !errors.Is(err, io.EOF) {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "%v", err)
+	}
+	val, ok := pathParams["bmc.namespace"]
+	if !ok {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "missing parameter %s", "bmc.namespace")
+	}
+	err = runtime.PopulateFieldFromPath(&protoReq, "bmc.namespace", val)
+	if err != nil {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "type mismatch, parameter: %s, error: %v", "bmc.namespace", err)
+	}
+	val, ok = pathParams["bmc.name"]
+	if !ok {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "missing parameter %s", "bmc.name")
+	}
+	err = runtime.PopulateFieldFromPath(&protoReq, "bmc.name", val)
+	if err != nil {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "type mismatch, parameter: %s, error: %v", "bmc.name", err)
+	}
+	if req.Body != nil {
+		_, _ = io.Copy(io.Discard, req.Body)
+	}
+	msg, err := client.SetBootOrder(ctx, &protoReq, grpc.Header(&metadata.HeaderMD), grpc.Trailer(&metadata.TrailerMD))
+	return msg, metadata, err
+}
+
+func local_request_BootService_SetBootOrder_0(ctx context.Context, marshaler runtime.Marshaler, server BootServiceServer, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
+	var (
+		protoReq SetBootOrderRequest
+		metadata runtime.ServerMetadata
+		err      error
+	)
+	if err := marshaler.NewDecoder(req.Body).Decode(&protoReq); err != nil && !errors.Is(err, io.EOF) {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "%v", err)
+	}
+	val, ok := pathParams["bmc.namespace"]
+	if !ok {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "missing parameter %s", "bmc.namespace")
+	}
+	err = runtime.PopulateFieldFromPath(&protoReq, "bmc.namespace", val)
+	if err != nil {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "type mismatch, parameter: %s, error: %v", "bmc.namespace", err)
+	}
+	val, ok = pathParams["bmc.name"]
+	if !ok {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "missing parameter %s", "bmc.name")
+	}
+	err = runtime.PopulateFieldFromPath(&protoReq, "bmc.name", val)
+	if err != nil {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "type mismatch, parameter: %s, error: %v", "bmc.name", err)
+	}
+	msg, err := server.SetBootOrder(ctx, &protoReq)
+	return msg, metadata, err
+}
+
 var filter_BootService_WatchBoot_0 = &utilities.DoubleArray{Encoding: map[string]int{"bmc": 0, "namespace": 1, "name": 2}, Base: []int{1, 1, 1, 2, 0, 0}, Check: []int{0, 1, 2, 2, 3, 4}}
 
 func request_BootService_WatchBoot_0(ctx context.Context, marshaler runtime.Marshaler, client BootServiceClient, req *http.Request, pathParams map[string]string) (BootService_WatchBootClient, runtime.ServerMetadata, error) {
@@ -351,6 +412,26 @@ func RegisterBootServiceHandlerServer(ctx context.Context, mux *runtime.ServeMux
 		}
 		forward_BootService_SetFirmwareMode_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
 	})
+	mux.Handle(http.MethodPut, pattern_BootService_SetBootOrder_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
+		ctx, cancel := context.WithCancel(req.Context())
+		defer cancel()
+		var stream runtime.ServerTransportStream
+		ctx = grpc.NewContextWithServerTransportStream(ctx, &stream)
+		inboundMarshaler, outboundMarshaler := runtime.MarshalerForRequest(mux, req)
+		annotatedContext, err := runtime.AnnotateIncomingContext(ctx, mux, req, "/bmc.boot.v1.BootService/SetBootOrder", runtime.WithHTTPPathPattern("/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/boot/order"))
+		if err != nil {
+			runtime.HTTPError(ctx, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		resp, md, err := local_request_BootService_SetBootOrder_0(annotatedContext, inboundMarshaler, server, req, pathParams)
+		md.HeaderMD, md.TrailerMD = metadata.Join(md.HeaderMD, stream.Header()), metadata.Join(md.TrailerMD, stream.Trailer())
+		annotatedContext = runtime.NewServerMetadataContext(annotatedContext, md)
+		if err != nil {
+			runtime.HTTPError(annotatedContext, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		forward_BootService_SetBootOrder_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
+	})
 
 	mux.Handle(http.MethodGet, pattern_BootService_WatchBoot_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
 		err := status.Error(codes.Unimplemented, "streaming calls are not yet supported in the in-process transport")
@@ -449,6 +530,23 @@ func RegisterBootServiceHandlerClient(ctx context.Context, mux *runtime.ServeMux
 		}
 		forward_BootService_SetFirmwareMode_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
 	})
+	mux.Handle(http.MethodPut, pattern_BootService_SetBootOrder_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
+		ctx, cancel := context.WithCancel(req.Context())
+		defer cancel()
+		inboundMarshaler, outboundMarshaler := runtime.MarshalerForRequest(mux, req)
+		annotatedContext, err := runtime.AnnotateContext(ctx, mux, req, "/bmc.boot.v1.BootService/SetBootOrder", runtime.WithHTTPPathPattern("/v1/namespaces/{bmc.namespace}/bmcs/{bmc.name}/boot/order"))
+		if err != nil {
+			runtime.HTTPError(ctx, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		resp, md, err := request_BootService_SetBootOrder_0(annotatedContext, inboundMarshaler, client, req, pathParams)
+		annotatedContext = runtime.NewServerMetadataContext(annotatedContext, md)
+		if err != nil {
+			runtime.HTTPError(annotatedContext, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		forward_BootService_SetBootOrder_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
+	})
 	mux.Handle(http.MethodGet, pattern_BootService_WatchBoot_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
 		ctx, cancel := context.WithCancel(req.Context())
 		defer cancel()
@@ -473,6 +571,7 @@ var (
 	pattern_BootService_GetBoot_0         = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4, 2, 5}, []string{"v1", "namespaces", "bmc.namespace", "bmcs", "bmc.name", "boot"}, ""))
 	pattern_BootService_SetBootOverride_0 = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4, 2, 5, 2, 6}, []string{"v1", "namespaces", "bmc.namespace", "bmcs", "bmc.name", "boot", "override"}, ""))
 	pattern_BootService_SetFirmwareMode_0 = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4, 2, 5, 2, 6}, []string{"v1", "namespaces", "bmc.namespace", "bmcs", "bmc.name", "boot", "mode"}, ""))
+	pattern_BootService_SetBootOrder_0    = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4, 2, 5, 2, 6}, []string{"v1", "namespaces", "bmc.namespace", "bmcs", "bmc.name", "boot", "order"}, ""))
 	pattern_BootService_WatchBoot_0       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4, 2, 5}, []string{"v1", "namespaces", "bmc.namespace", "bmcs", "bmc.name", "boot"}, "watch"))
 )
 
@@ -480,5 +579,6 @@ var (
 	forward_BootService_GetBoot_0         = runtime.ForwardResponseMessage
 	forward_BootService_SetBootOverride_0 = runtime.ForwardResponseMessage
 	forward_BootService_SetFirmwareMode_0 = runtime.ForwardResponseMessage
+	forward_BootService_SetBootOrder_0    = runtime.ForwardResponseMessage
 	forward_BootService_WatchBoot_0       = runtime.ForwardResponseStream
 )

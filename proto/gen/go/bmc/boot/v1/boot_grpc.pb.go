@@ -27,6 +27,7 @@ const (
 	BootService_GetBoot_FullMethodName         = "/bmc.boot.v1.BootService/GetBoot"
 	BootService_SetBootOverride_FullMethodName = "/bmc.boot.v1.BootService/SetBootOverride"
 	BootService_SetFirmwareMode_FullMethodName = "/bmc.boot.v1.BootService/SetFirmwareMode"
+	BootService_SetBootOrder_FullMethodName    = "/bmc.boot.v1.BootService/SetBootOrder"
 	BootService_WatchBoot_FullMethodName       = "/bmc.boot.v1.BootService/WatchBoot"
 )
 
@@ -51,6 +52,11 @@ type BootServiceClient interface {
 	// come back with that mode. Fails with BOOT_MODE_UNSUPPORTED for a mode that
 	// is not among allowed_modes.
 	SetFirmwareMode(ctx context.Context, in *SetFirmwareModeRequest, opts ...grpc.CallOption) (*SetFirmwareModeResponse, error)
+	// SetBootOrder replaces the machine's own boot order, from its next instance
+	// on; an override under way counts before it all the same. Fails with
+	// NO_BOOT_DEVICE for a device that the machine does not have, KERNEL_BOOT or
+	// HYPERVISOR_UNAVAILABLE.
+	SetBootOrder(ctx context.Context, in *SetBootOrderRequest, opts ...grpc.CallOption) (*SetBootOrderResponse, error)
 	// WatchBoot sends the present status at once and then each change, until the
 	// client ends the call. A slow reader misses states in between, never the
 	// last one.
@@ -89,6 +95,16 @@ func (c *bootServiceClient) SetFirmwareMode(ctx context.Context, in *SetFirmware
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(SetFirmwareModeResponse)
 	err := c.cc.Invoke(ctx, BootService_SetFirmwareMode_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *bootServiceClient) SetBootOrder(ctx context.Context, in *SetBootOrderRequest, opts ...grpc.CallOption) (*SetBootOrderResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SetBootOrderResponse)
+	err := c.cc.Invoke(ctx, BootService_SetBootOrder_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -135,6 +151,11 @@ type BootServiceServer interface {
 	// come back with that mode. Fails with BOOT_MODE_UNSUPPORTED for a mode that
 	// is not among allowed_modes.
 	SetFirmwareMode(context.Context, *SetFirmwareModeRequest) (*SetFirmwareModeResponse, error)
+	// SetBootOrder replaces the machine's own boot order, from its next instance
+	// on; an override under way counts before it all the same. Fails with
+	// NO_BOOT_DEVICE for a device that the machine does not have, KERNEL_BOOT or
+	// HYPERVISOR_UNAVAILABLE.
+	SetBootOrder(context.Context, *SetBootOrderRequest) (*SetBootOrderResponse, error)
 	// WatchBoot sends the present status at once and then each change, until the
 	// client ends the call. A slow reader misses states in between, never the
 	// last one.
@@ -157,6 +178,9 @@ func (UnimplementedBootServiceServer) SetBootOverride(context.Context, *SetBootO
 }
 func (UnimplementedBootServiceServer) SetFirmwareMode(context.Context, *SetFirmwareModeRequest) (*SetFirmwareModeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SetFirmwareMode not implemented")
+}
+func (UnimplementedBootServiceServer) SetBootOrder(context.Context, *SetBootOrderRequest) (*SetBootOrderResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetBootOrder not implemented")
 }
 func (UnimplementedBootServiceServer) WatchBoot(*WatchBootRequest, grpc.ServerStreamingServer[WatchBootResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchBoot not implemented")
@@ -236,6 +260,24 @@ func _BootService_SetFirmwareMode_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _BootService_SetBootOrder_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetBootOrderRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BootServiceServer).SetBootOrder(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: BootService_SetBootOrder_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BootServiceServer).SetBootOrder(ctx, req.(*SetBootOrderRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _BootService_WatchBoot_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(WatchBootRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -265,6 +307,10 @@ var BootService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "SetFirmwareMode",
 			Handler:    _BootService_SetFirmwareMode_Handler,
+		},
+		{
+			MethodName: "SetBootOrder",
+			Handler:    _BootService_SetBootOrder_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -7,6 +7,7 @@ package bootv1
 import (
 	"context"
 	"math"
+	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -111,6 +112,31 @@ func (s *Service) setMode(ctx context.Context, request *bootv1.SetFirmwareModeRe
 		return nil, err
 	}
 	if err := s.engine.SetFirmwareMode(ctx, ref, modes[request.GetMode()]); err != nil {
+		return nil, err
+	}
+	return s.status(request.GetBmc())
+}
+
+// SetBootOrder implements BootService.
+func (s *Service) SetBootOrder(ctx context.Context, request *bootv1.SetBootOrderRequest) (*bootv1.SetBootOrderResponse, error) {
+	status, err := s.setOrder(ctx, request)
+	err = reason.Status(err)
+	s.audit.Record(ctx, grpcserver.IdentityOf(ctx), "BOOT_ORDER "+strings.Join(request.GetDevices(), ","), request.GetBmc(), err)
+	if err != nil {
+		return nil, err
+	}
+	return &bootv1.SetBootOrderResponse{Status: status}, nil
+}
+
+func (s *Service) setOrder(ctx context.Context, request *bootv1.SetBootOrderRequest) (*bootv1.BootStatus, error) {
+	ref, err := s.resolve(request.GetBmc())
+	if err != nil {
+		return nil, err
+	}
+	if _, err := s.engine.BootStatus(ref); err != nil {
+		return nil, err
+	}
+	if err := s.engine.SetBootOrder(ctx, ref, request.GetDevices()); err != nil {
 		return nil, err
 	}
 	return s.status(request.GetBmc())
@@ -221,6 +247,7 @@ func message(status *machine.BootStatus) *bootv1.BootStatus {
 	if m.Override.GetMode() == bootv1.FirmwareMode_FIRMWARE_MODE_UNSPECIFIED {
 		m.Override.Mode = m.GetMode()
 	}
+	m.InstanceMode, m.SecureBoot = modeEnums[status.InstanceMode], status.SecureBoot
 	for _, target := range status.Targets {
 		m.AllowedTargets = append(m.AllowedTargets, targetEnums[target])
 	}
