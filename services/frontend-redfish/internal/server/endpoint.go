@@ -92,11 +92,7 @@ func (e *endpoint) apply(ctx context.Context, s *Server, bmc *registryv1.BMC) (e
 		// A controller that has just started may have no CA at hand.
 		next.certificate, next.expires = last.lasting(time.Now())
 	}
-	e.state.Store(next)
-	if e.applied != nil {
-		close(e.applied)
-		e.applied = nil
-	}
+	e.replace(next)
 	ended = e.sessions.Keep(func(sn session.Session) bool { return next.accounts.Holds(sn.Account) })
 
 	var errs []error
@@ -116,6 +112,15 @@ func (e *endpoint) apply(ctx context.Context, s *Server, bmc *registryv1.BMC) (e
 		errs = append(errs, errors.New("no account may log in over Redfish"))
 	}
 	return ended, errors.Join(errs...)
+}
+
+// replace takes over what the registry says, with e.mu held.
+func (e *endpoint) replace(next *state) {
+	e.state.Store(next)
+	if e.applied != nil {
+		close(e.applied)
+		e.applied = nil
+	}
 }
 
 // await waits until the registry says what is wanted of accounts, or the context

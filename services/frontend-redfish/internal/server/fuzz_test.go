@@ -30,13 +30,20 @@ type direct struct {
 
 func newDirect(f *testing.F) *direct {
 	f.Helper()
-	grpcConn := fakebackend.New().Serve(f)
+	fake := fakebackend.New()
+	grpcConn := fake.Serve(f)
 	s, err := New(Config{Backend: backend.New(grpcConn, grpcConn, grpcConn, grpcConn), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		f.Fatal(err)
 	}
 	e := newEndpoint(&referencev1.BMCReference{Namespace: "lab", Name: "bmc-1"})
 	e.state.Store(&state{uuid: bmcUUID, accounts: account.NewSet([]*registryv1.Account{account1(admin, password, registryv1.Role_ROLE_ADMINISTRATOR)})})
+	fake.OnAccounts(func(created []*registryv1.Account) {
+		own := account1(admin, password, registryv1.Role_ROLE_ADMINISTRATOR)
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.replace(&state{uuid: bmcUUID, accounts: account.NewSet(append(created, own))})
+	})
 	pipe, other := net.Pipe()
 	f.Cleanup(func() { pipe.Close(); other.Close() })
 	return &direct{server: s, conn: listener.Adopt(&e.owner, pipe)}
@@ -92,6 +99,14 @@ func FuzzBody(f *testing.F) {
 	} {
 		f.Add(body, "application/json")
 	}
+	for _, body := range []string{
+		`{"UserName":"web","Password":"web password","RoleId":"Operator","Enabled":false,"AccountTypes":["IPMI","Redfish"]}`,
+		`{"Password":"12345678","RoleId":"ReadOnly","Locked":false,"PasswordChangeRequired":true,"Enabled":true}`,
+		`{"AccountTypes":[null],"Locked":1}`, `{"Boot":{"BootOrder":["cdrom","root"]}}`, `{"Boot":{"BootOrder":[1,null]}}`,
+		`{"Attributes":{"BootMode":"UEFI","SecureBoot":"Enabled"},"@Redfish.SettingsApplyTime":{"ApplyTime":"OnReset"}}`,
+	} {
+		f.Add(body, "application/json; charset=utf-8")
+	}
 	f.Add("x", "text/plain; charset=\"")
 	f.Fuzz(func(t *testing.T, body, contentType string) {
 		for _, target := range [...]struct{ method, path string }{
@@ -99,6 +114,11 @@ func FuzzBody(f *testing.F) {
 			{http.MethodPost, resetPath},
 			{http.MethodPost, "/redfish/v1/Managers/BMC/Actions/Manager.Reset"},
 			{http.MethodPost, sessionPath},
+			{http.MethodPost, accountsPath},
+			{http.MethodPatch, accountsPath + "/web"},
+			{http.MethodPatch, accountsPath + "/" + admin},
+			{http.MethodPatch, biosPath + "/Settings"},
+			{http.MethodPost, logPath + "/Actions/LogService.ClearLog"},
 		} {
 			d.do(t, target.method, target.path, "", contentType, body, nil)
 		}
