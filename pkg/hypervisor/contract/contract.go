@@ -140,8 +140,8 @@ func Run(t *testing.T, newBench func(t *testing.T) Bench) {
 		{"console", console},
 		{"machine without console", noConsole},
 		{"migration", migrates},
-		{"media", media},
-		{"media of somebody else", foreignMedia},
+		{"media", withMedia(media)},
+		{"media of somebody else", withMedia(foreignMedia)},
 		{"inventory", inventory},
 	} {
 		t.Run(group.name, func(t *testing.T) {

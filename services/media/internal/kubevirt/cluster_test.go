@@ -36,6 +36,7 @@ import (
 	kvv1 "kubevirt.io/api/core/v1"
 
 	"kubevirtbmc.dev/pkg/hypervisor"
+	"kubevirtbmc.dev/pkg/hypervisor/contract"
 	"kubevirtbmc.dev/pkg/kubeaccess/rbactest"
 	"kubevirtbmc.dev/services/media/internal/image"
 	"kubevirtbmc.dev/services/media/internal/kubevirt"
@@ -408,6 +409,7 @@ func TestLive(t *testing.T) {
 		"two replicas":           replicas,
 		"crashes":                crashes,
 		"machine deleted":        deleted,
+		"contract":               suite,
 	} {
 		t.Run(name, func(t *testing.T) {
 			one := *s
@@ -428,6 +430,45 @@ func (s *site) remove(vm string) {
 	s.Helper()
 	if err := s.client.Resource(machines).Namespace(s.namespace).Delete(s.Context(), vm, metav1.DeleteOptions{}); err != nil {
 		s.Logf("delete machine: %v", err)
+	}
+}
+
+// suite is what the simulator has to do, too.
+func suite(s *site, h *kubevirt.Hypervisor) {
+	var made atomic.Int32
+	contract.RunMedia(s.T, contract.MediaBench{
+		Media: h,
+		NewMachine: func(t *testing.T, spec contract.Spec) hypervisor.Ref {
+			one := *s
+			one.T = t
+			var trays []string
+			vm := machine(fmt.Sprintf("vm-%d", made.Add(1)))
+			for _, d := range spec.Devices {
+				switch {
+				case d.Kind == hypervisor.DeviceCDROM && d.Volume == "":
+					trays = append(trays, d.Name)
+				case d.Kind == hypervisor.DeviceCDROM:
+					vm = machine(vm.GetName(), append(trays, d.Name)...)
+					one.fill(vm, map[string]any{"name": d.Name, "emptyDisk": map[string]any{"capacity": "1Mi"}})
+					return one.create(h, vm)
+				}
+			}
+			return one.create(h, machine(vm.GetName(), trays...))
+		},
+		Volume:   func(ref hypervisor.Ref, device string) string { return s.template(ref)[device] },
+		ImageURL: s.images.url + "/one.iso", ImageURL2: s.images.url + "/two.iso",
+		Timeout: timeout, Quiet: 2 * time.Second,
+	})
+}
+
+// fill adds a volume to a machine that is yet to be made.
+func (s *site) fill(vm *unstructured.Unstructured, volume map[string]any) {
+	s.Helper()
+	spec, _, _ := unstructured.NestedMap(vm.Object, "spec", "template", "spec")
+	list, _ := spec["volumes"].([]any)
+	spec["volumes"] = append(list, volume)
+	if err := unstructured.SetNestedMap(vm.Object, spec, "spec", "template", "spec"); err != nil {
+		s.Fatal(err)
 	}
 }
 
@@ -593,12 +634,7 @@ func running(s *site, h *kubevirt.Hypervisor) {
 // foreign: what the user put into a tray stays.
 func foreign(s *site, h *kubevirt.Hypervisor) {
 	vm := machine("vm", "tools")
-	spec, _, _ := unstructured.NestedMap(vm.Object, "spec", "template", "spec")
-	list, _ := spec["volumes"].([]any)
-	spec["volumes"] = append(list, map[string]any{"name": "tools", "dataVolume": map[string]any{"name": "virtbmc-media-0000000000-tools"}})
-	if err := unstructured.SetNestedMap(vm.Object, spec, "spec", "template", "spec"); err != nil {
-		s.Fatal(err)
-	}
+	s.fill(vm, map[string]any{"name": "tools", "dataVolume": map[string]any{"name": "virtbmc-media-0000000000-tools"}})
 	ref := s.create(h, vm)
 	trays, err := h.Trays(ref)
 	if err != nil || len(trays) != 2 || trays[0].Device != own || trays[1].Medium == nil || !trays[1].Medium.Foreign {
