@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The KubeVirtBMC Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package policy_test
+package urlpolicy_test
 
 import (
 	"context"
@@ -12,12 +12,12 @@ import (
 	"strings"
 	"testing"
 
-	"kubevirtbmc.dev/services/media/internal/policy"
+	"kubevirtbmc.dev/pkg/urlpolicy"
 )
 
 func TestNew_refuses(t *testing.T) {
 	t.Parallel()
-	for name, config := range map[string]policy.Config{
+	for name, config := range map[string]urlpolicy.Config{
 		"scheme":           {Schemes: []string{"file"}},
 		"not a CIDR":       {Deny: []string{"10.0.0.0/33"}},
 		"half an address":  {Allow: []string{"10.0.0"}},
@@ -28,7 +28,7 @@ func TestNew_refuses(t *testing.T) {
 		"label too long":   {Allow: []string{strings.Repeat("a", 64) + ".example"}},
 		"number as a host": {Deny: []string{"2130706433"}},
 	} {
-		if _, err := policy.New(config); err == nil {
+		if _, err := urlpolicy.New(config); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
@@ -38,12 +38,12 @@ func TestCheckURL(t *testing.T) {
 	t.Parallel()
 	endpoints := func() []netip.AddrPort { return []netip.AddrPort{netip.MustParseAddrPort("10.96.0.1:443")} }
 	for name, test := range map[string]struct {
-		config policy.Config
+		config urlpolicy.Config
 		open   []string
 		closed []string
 	}{
 		"default": {
-			policy.Config{Endpoints: endpoints},
+			urlpolicy.Config{Endpoints: endpoints},
 			[]string{
 				"http://images.example/a.iso", "HTTPS://images.example:8443/a.iso", "http://10.0.0.1/a.iso", "http://192.168.1.1:8080/",
 				"http://[fd00::1]/", "http://10.96.0.1/", "http://10.96.0.1:8443/", "http://[2001:db8::1]/",
@@ -58,32 +58,32 @@ func TestCheckURL(t *testing.T) {
 			},
 		},
 		"names alone are allowed": {
-			policy.Config{Allow: []string{"images.example", "*.Mirror.example"}},
+			urlpolicy.Config{Allow: []string{"images.example", "*.Mirror.example"}},
 			[]string{"http://images.example/", "http://IMAGES.example./", "http://a.mirror.example/", "http://a.b.mirror.example/"},
 			[]string{"http://example/", "http://mirror.example/", "http://xmirror.example/", "http://images.example.evil/", "http://10.0.0.1/"},
 		},
 		"a range is allowed": {
-			policy.Config{Allow: []string{"10.0.0.0/8", "::ffff:192.0.2.0/120"}},
+			urlpolicy.Config{Allow: []string{"10.0.0.0/8", "::ffff:192.0.2.0/120"}},
 			[]string{"http://10.1.2.3/", "http://[::ffff:10.1.2.3]/", "http://192.0.2.9/", "http://name.example/"},
 			[]string{"http://11.0.0.1/", "http://192.0.3.9/"},
 		},
 		"closed though allowed": {
-			policy.Config{Allow: []string{"10.0.0.0/8", "*.example"}, Deny: []string{"10.0.0.7", "bad.example"}},
+			urlpolicy.Config{Allow: []string{"10.0.0.0/8", "*.example"}, Deny: []string{"10.0.0.7", "bad.example"}},
 			[]string{"http://10.0.0.8/", "http://good.example/"},
 			[]string{"http://10.0.0.7/", "http://bad.example/", "http://BAD.example./"},
 		},
 		"nothing is closed": {
-			policy.Config{Deny: []string{}},
+			urlpolicy.Config{Deny: []string{}},
 			[]string{"http://127.0.0.1/", "http://[::1]/"},
 			[]string{"ftp://images.example/"},
 		},
 		"https alone": {
-			policy.Config{Schemes: []string{"https"}},
+			urlpolicy.Config{Schemes: []string{"https"}},
 			[]string{"https://images.example/"},
 			[]string{"http://images.example/"},
 		},
 	} {
-		p, err := policy.New(test.config)
+		p, err := urlpolicy.New(test.config)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -94,8 +94,8 @@ func TestCheckURL(t *testing.T) {
 			}
 		}
 		for _, text := range test.closed {
-			if err := p.CheckURL(parse(t, text)); !errors.Is(err, policy.ErrDenied) {
-				t.Errorf("%s: %s: got %v, want %v", name, text, err, policy.ErrDenied)
+			if err := p.CheckURL(parse(t, text)); !errors.Is(err, urlpolicy.ErrDenied) {
+				t.Errorf("%s: %s: got %v, want %v", name, text, err, urlpolicy.ErrDenied)
 			}
 		}
 	}
@@ -125,35 +125,35 @@ func TestDialer(t *testing.T) {
 	}
 	_, port, _ := net.SplitHostPort(listener.Addr().String())
 	for name, test := range map[string]struct {
-		config policy.Config
+		config urlpolicy.Config
 		host   string
 		open   bool
 	}{
-		"loopback by name":         {policy.Config{}, "localhost", false},
-		"loopback by address":      {policy.Config{}, "127.0.0.1", false},
-		"loopback as IPv6":         {policy.Config{}, "::ffff:127.0.0.1", false},
-		"loopback is open":         {policy.Config{Deny: []string{}}, "localhost", true},
-		"the range is allowed":     {policy.Config{Deny: []string{}, Allow: []string{"127.0.0.0/8"}}, "localhost", true},
-		"the name is allowed":      {policy.Config{Deny: []string{}, Allow: []string{"localhost"}}, "localhost", true},
-		"another range is allowed": {policy.Config{Deny: []string{}, Allow: []string{"10.0.0.0/8"}}, "localhost", false},
-		"another name is allowed":  {policy.Config{Deny: []string{}, Allow: []string{"images.example"}}, "127.0.0.1", false},
-		"allowed but closed":       {policy.Config{Allow: []string{"localhost"}}, "localhost", false},
-		"a port that is closed":    {policy.Config{Deny: []string{}, Endpoints: func() []netip.AddrPort { return []netip.AddrPort{own} }}, "localhost", false},
-		"another port that is closed": {policy.Config{Deny: []string{}, Endpoints: func() []netip.AddrPort {
+		"loopback by name":         {urlpolicy.Config{}, "localhost", false},
+		"loopback by address":      {urlpolicy.Config{}, "127.0.0.1", false},
+		"loopback as IPv6":         {urlpolicy.Config{}, "::ffff:127.0.0.1", false},
+		"loopback is open":         {urlpolicy.Config{Deny: []string{}}, "localhost", true},
+		"the range is allowed":     {urlpolicy.Config{Deny: []string{}, Allow: []string{"127.0.0.0/8"}}, "localhost", true},
+		"the name is allowed":      {urlpolicy.Config{Deny: []string{}, Allow: []string{"localhost"}}, "localhost", true},
+		"another range is allowed": {urlpolicy.Config{Deny: []string{}, Allow: []string{"10.0.0.0/8"}}, "localhost", false},
+		"another name is allowed":  {urlpolicy.Config{Deny: []string{}, Allow: []string{"images.example"}}, "127.0.0.1", false},
+		"allowed but closed":       {urlpolicy.Config{Allow: []string{"localhost"}}, "localhost", false},
+		"a port that is closed":    {urlpolicy.Config{Deny: []string{}, Endpoints: func() []netip.AddrPort { return []netip.AddrPort{own} }}, "localhost", false},
+		"another port that is closed": {urlpolicy.Config{Deny: []string{}, Endpoints: func() []netip.AddrPort {
 			return []netip.AddrPort{netip.AddrPortFrom(own.Addr(), own.Port()+1)}
 		}}, "127.0.0.1", true},
 	} {
-		p, err := policy.New(test.config)
+		p, err := urlpolicy.New(test.config)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		d := &policy.Dialer{Policy: p}
+		d := &urlpolicy.Dialer{Policy: p}
 		connection, err := d.DialContext(context.Background(), "tcp4", net.JoinHostPort(test.host, port))
 		if connection != nil {
 			_ = connection.Close()
 		}
-		if test.open != (err == nil) || (!test.open && !errors.Is(err, policy.ErrDenied)) {
+		if test.open != (err == nil) || (!test.open && !errors.Is(err, urlpolicy.ErrDenied)) {
 			t.Errorf("%s: got %v, want open %t", name, err, test.open)
 		}
 	}
@@ -168,7 +168,7 @@ func FuzzCheckURL(f *testing.F) {
 	} {
 		f.Add(seed)
 	}
-	p, err := policy.New(policy.Config{})
+	p, err := urlpolicy.New(urlpolicy.Config{})
 	if err != nil {
 		f.Fatal(err)
 	}
