@@ -119,6 +119,7 @@ const (
 	failed     = statev1.EventCode_EVENT_CODE_FAILED
 	wasReset   = statev1.EventCode_EVENT_CODE_RESET
 	bootSet    = statev1.EventCode_EVENT_CODE_BOOT_OVERRIDE_CHANGED
+	moved      = statev1.EventCode_EVENT_CODE_MOVED
 	bootUsed   = statev1.EventCode_EVENT_CODE_BOOT_OVERRIDE_USED
 )
 
@@ -145,7 +146,7 @@ func TestEvents_eachOnce(t *testing.T) {
 				b.settle()
 				b.ok(b.simulator.Migrate(ref))
 			},
-			want: []statev1.EventCode{poweredOn, 0, 0},
+			want: []statev1.EventCode{poweredOn, moved, moved},
 		},
 		"override, used through the template": {
 			do: func(b *bed) {
