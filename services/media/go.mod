@@ -16,6 +16,7 @@ require (
 	k8s.io/klog/v2 v2.140.0
 	kubevirt.io/api v1.8.4
 	kubevirt.io/containerized-data-importer-api v1.64.0
+	kubevirtbmc.dev/api v0.0.0
 	kubevirtbmc.dev/pkg v0.0.0
 	kubevirtbmc.dev/pkg/bmcresource v0.0.0
 	kubevirtbmc.dev/pkg/kubeaccess v0.0.0
@@ -101,7 +102,6 @@ require (
 	k8s.io/kube-openapi v0.0.0-20260721132016-d427ff9ee9ad // indirect
 	k8s.io/utils v0.0.0-20260626114624-be93311217bd // indirect
 	kubevirt.io/controller-lifecycle-operator-sdk/api v0.2.4 // indirect
-	kubevirtbmc.dev/api v0.0.0 // indirect
 	sigs.k8s.io/apiserver-network-proxy/konnectivity-client v0.36.0 // indirect
 	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730 // indirect
 	sigs.k8s.io/randfill v1.0.0 // indirect

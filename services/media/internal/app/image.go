@@ -55,7 +55,7 @@ func addImageFlags(flags *flag.FlagSet) *imageOptions {
 
 // source makes what prepares images, and runs what CDI fetches them from. closed
 // are the endpoints that no image may come from.
-func (o *imageOptions) source(log *slog.Logger, closed []netip.AddrPort) (source kubevirt.Source, run func(context.Context) error, err error) {
+func (o *imageOptions) source(log *slog.Logger, closed []netip.AddrPort, roots relay.Roots) (source kubevirt.Source, run func(context.Context) error, err error) {
 	urls, err := policy.New(policy.Config{
 		Schemes: split(o.schemes), Allow: split(o.allow), Deny: split(o.deny),
 		Endpoints: func() []netip.AddrPort { return closed },
@@ -65,7 +65,7 @@ func (o *imageOptions) source(log *slog.Logger, closed []netip.AddrPort) (source
 	}
 	client := image.NewClient(image.Config{Policy: urls, Connect: o.connect, Answer: o.answer, Stall: o.stallTime})
 	if o.listen == "" {
-		return &relay.Direct{Client: client}, func(ctx context.Context) error {
+		return &relay.Direct{Client: client, Roots: roots}, func(ctx context.Context) error {
 			<-ctx.Done()
 			return nil
 		}, nil
@@ -78,7 +78,7 @@ func (o *imageOptions) source(log *slog.Logger, closed []netip.AddrPort) (source
 	if err != nil {
 		return nil, nil, err
 	}
-	r := relay.New(relay.Config{Client: client, Sealer: sealer, Base: base, Log: log})
+	r := relay.New(relay.Config{Client: client, Sealer: sealer, Roots: roots, Base: base, Log: log})
 	return r, func(ctx context.Context) error { return serve(ctx, o.listen, r) }, nil
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"kubevirtbmc.dev/api/v1beta1"
 	"kubevirtbmc.dev/pkg/bmcresource"
 	"kubevirtbmc.dev/pkg/hypervisor"
 	"kubevirtbmc.dev/pkg/hypervisor/backend"
@@ -50,28 +51,37 @@ func kubeVirt(kubeconfig *string, images *imageOptions) backend.Source[mediaserv
 			}
 			resolving, cancel := context.WithTimeout(context.Background(), resolveTimeout)
 			defer cancel()
-			source, serve, err := images.source(log, kubevirt.APIServers(resolving, config))
+			roots, err := kubevirt.NewRoots(config)
+			if err != nil {
+				return nil, err
+			}
+			source, serve, err := images.source(log, kubevirt.APIServers(resolving, config), roots)
 			if err != nil {
 				return nil, err
 			}
 			served := split(namespaces)
-			machines, err := kubevirt.New(kubevirt.Config{REST: config, Namespaces: served, Source: source, Storage: storage, Log: log})
-			if err != nil {
-				return nil, err
-			}
-			opened := &backend.Machines[mediaservice.Hypervisor]{Hypervisor: machines}
-			runs := []func(context.Context) error{machines.Run, serve}
-			ready := []func() bool{machines.Ready}
-			switch bmcs {
-			case bmcMachines:
-				opened.Resolver = hypervisor.ResolverFunc(machines.Resolve)
-			case bmcResources:
+			settings := kubevirt.Config{REST: config, Namespaces: served, Source: source, Storage: storage, Log: log}
+			opened := &backend.Machines[mediaservice.Hypervisor]{}
+			runs, ready := []func(context.Context) error{serve}, []func() bool{}
+			if bmcs == bmcResources {
 				store, err := bmcresource.New(bmcresource.Config{REST: config, Namespaces: served, Log: log})
 				if err != nil {
 					return nil, err
 				}
+				settings.Preferences = func(ref hypervisor.Ref) kubevirt.Preferences { return preferences(store.Of(ref)) }
 				opened.Resolver = store
 				runs, ready = append(runs, store.Run), append(ready, store.Ready)
+			}
+			machines, err := kubevirt.New(settings)
+			if err != nil {
+				return nil, err
+			}
+			opened.Hypervisor = machines
+			runs, ready = append(runs, machines.Run), append(ready, machines.Ready)
+			switch bmcs {
+			case bmcResources:
+			case bmcMachines:
+				opened.Resolver = hypervisor.ResolverFunc(machines.Resolve)
 			default:
 				return nil, fmt.Errorf("--bmcs %q is neither %s nor %s", bmcs, bmcResources, bmcMachines)
 			}
@@ -101,4 +111,33 @@ func waitReady(ctx context.Context, ready []func() bool) error {
 		}
 	}
 	return nil
+}
+
+// preferences are what a BMC says about its media; nil: nothing.
+func preferences(bmc *v1beta1.VirtualMachineBMC) kubevirt.Preferences {
+	var p kubevirt.Preferences
+	if bmc == nil {
+		return p
+	}
+	if class := bmc.Spec.StorageClassName; class != nil {
+		p.Class = *class
+	}
+	if bmc.Spec.Redfish == nil || bmc.Spec.Redfish.VirtualMedia == nil {
+		return p
+	}
+	if storage := bmc.Spec.Redfish.VirtualMedia.Storage; storage != nil {
+		if storage.StorageClassName != nil {
+			p.Class = *storage.StorageClassName
+		}
+		if storage.VolumeMode != nil {
+			p.VolumeMode = string(*storage.VolumeMode)
+		}
+	}
+	if tls := bmc.Spec.Redfish.VirtualMedia.TLS; tls != nil {
+		p.Trust.InsecureSkipVerify = tls.InsecureSkipVerify != nil && *tls.InsecureSkipVerify
+		if bundle := tls.CABundleConfigMapRef; bundle != nil && bundle.Name != "" {
+			p.Trust.Namespace, p.Trust.ConfigMap = bmc.Namespace, bundle.Name
+		}
+	}
+	return p
 }

@@ -10,6 +10,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -168,8 +169,12 @@ func newSite(t *testing.T) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
+	roots, err := kubevirt.NewRoots(s.account())
+	if err != nil {
+		t.Fatal(err)
+	}
 	s.source = relay.New(relay.Config{
-		Client: image.NewClient(image.Config{Policy: open, Answer: 5 * time.Second}), Sealer: sealer, Base: base, Log: s.log(),
+		Client: image.NewClient(image.Config{Policy: open, Answer: 5 * time.Second}), Sealer: sealer, Base: base, Log: s.log(), Roots: roots,
 	})
 	return s
 }
@@ -211,11 +216,26 @@ func (s *site) gates(names ...string) {
 // say in its requests.
 func (s *site) start(wrap func(http.RoundTripper) http.RoundTripper) (h *kubevirt.Hypervisor, stop func()) {
 	s.Helper()
-	config := rbactest.New(s, s.config, "media", rbactest.Where{Own: s.namespace, Serves: []string{s.namespace}}).REST()
+	return s.startWith(kubevirt.Preferences{}, wrap)
+}
+
+// account is the configuration of a media service with a ServiceAccount of its own.
+func (s *site) account() *rest.Config {
+	s.Helper()
+	return rbactest.New(s, s.config, "media", rbactest.Where{Own: s.namespace, Serves: []string{s.namespace}}).REST()
+}
+
+// startWith is start for machines whose BMCs have preferences.
+func (s *site) startWith(preferences kubevirt.Preferences, wrap func(http.RoundTripper) http.RoundTripper) (h *kubevirt.Hypervisor, stop func()) {
+	s.Helper()
+	config := s.account()
 	if wrap != nil {
 		config.Wrap(wrap)
 	}
-	h, err := kubevirt.New(kubevirt.Config{REST: config, Namespaces: []string{s.namespace}, Source: s.source, Log: s.log()})
+	h, err := kubevirt.New(kubevirt.Config{
+		REST: config, Namespaces: []string{s.namespace}, Source: s.source, Log: s.log(),
+		Preferences: func(hypervisor.Ref) kubevirt.Preferences { return preferences },
+	})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -410,6 +430,7 @@ func TestLive(t *testing.T) {
 		"crashes":                crashes,
 		"machine deleted":        deleted,
 		"contract":               suite,
+		"preferences":            preferences,
 	} {
 		t.Run(name, func(t *testing.T) {
 			one := *s
@@ -736,6 +757,50 @@ func crashes(s *site, h *kubevirt.Hypervisor) {
 		if got := s.dataVolumes(); len(got) != 0 {
 			s.Errorf("crash at step %d of an eject: there are %v", steps, got)
 		}
+	}
+}
+
+// preferences: a BMC's CA counts for its machine's images, and its storage for their
+// volumes.
+func preferences(s *site, h *kubevirt.Hypervisor) {
+	server := httptest.NewUnstartedServer(s.images)
+	// The refused handshakes are meant.
+	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	server.StartTLS()
+	s.Cleanup(server.Close)
+	bundle := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	object := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "image-ca"}, "data": map[string]any{"ca.pem": string(bundle)},
+	}}
+	configMaps := schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+	if _, err := s.client.Resource(configMaps).Namespace(s.namespace).Create(s.Context(), object, metav1.CreateOptions{}); err != nil {
+		s.Fatal(err)
+	}
+	ref := s.create(h, machine("vm"))
+	iso := hypervisor.Image{URL: server.URL + "/one.iso"}
+	if err := h.Insert(s.Context(), ref, own, iso); !errors.Is(err, image.ErrUnreachable) {
+		s.Errorf("without the CA: got %v, want %v", err, image.ErrUnreachable)
+	}
+	other, _ := s.startWith(kubevirt.Preferences{Trust: kubevirt.Trust{Namespace: s.namespace, ConfigMap: "none"}}, nil)
+	invalid := &hypervisor.InvalidError{}
+	if err := other.Insert(s.Context(), ref, own, iso); !errors.As(err, &invalid) {
+		s.Errorf("without the ConfigMap: got %v", err)
+	}
+	with, _ := s.startWith(kubevirt.Preferences{
+		Class: "fast", VolumeMode: "Filesystem", Trust: kubevirt.Trust{Namespace: s.namespace, ConfigMap: "image-ca"},
+	}, nil)
+	if err := with.Insert(s.Context(), ref, own, iso); err != nil {
+		s.Fatal(err)
+	}
+	name := s.template(ref)[own]
+	s.until("imported", func() bool { return bytes.Equal(s.importer.Imported(name), content("/one.iso")) })
+	dv, err := s.client.Resource(cditest.DataVolumes).Namespace(s.namespace).Get(s.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	storage, _, _ := unstructured.NestedMap(dv.Object, "spec", "storage")
+	if storage["storageClassName"] != "fast" || storage["volumeMode"] != "Filesystem" {
+		s.Errorf("storage is %v", storage)
 	}
 }
 

@@ -51,13 +51,34 @@ type Prepared struct {
 	URL string
 	// Bytes is the size of the medium in it.
 	Bytes int64
+	// CertConfigMap has the certificates that CDI has to trust; empty: none but the
+	// usual.
+	CertConfigMap string
+}
+
+// Trust says which certificates of an image's server are good. The zero Trust is
+// those that the system trusts.
+type Trust struct {
+	// InsecureSkipVerify takes any.
+	InsecureSkipVerify bool
+	// Namespace and ConfigMap name the only ones that may sign; empty: the
+	// system's.
+	Namespace, ConfigMap string
+}
+
+// Preferences are what one machine's BMC has to say about its media.
+type Preferences struct {
+	// Class and VolumeMode take the place of those of Storage unless they are
+	// empty.
+	Class, VolumeMode string
+	Trust             Trust
 }
 
 // Source makes images ready for CDI.
 type Source interface {
 	// Prepare finds the size of an image and a URL at which CDI gets it, as
 	// often as it likes.
-	Prepare(ctx context.Context, image hypervisor.Image) (Prepared, error)
+	Prepare(ctx context.Context, image hypervisor.Image, trust Trust) (Prepared, error)
 }
 
 // Storage says what media are stored on.
@@ -79,7 +100,9 @@ type Config struct {
 	Namespaces []string
 	Source     Source
 	Storage    Storage
-	Log        *slog.Logger
+	// Preferences returns those of a machine; nil: there are none.
+	Preferences func(hypervisor.Ref) Preferences
+	Log         *slog.Logger
 }
 
 // Hypervisor is KubeVirt with CDI. It implements hypervisor.Media.
@@ -87,6 +110,7 @@ type Hypervisor struct {
 	log       *slog.Logger
 	source    Source
 	storage   Storage
+	prefers   func(hypervisor.Ref) Preferences
 	kubevirt  *rest.RESTClient
 	cdi       *rest.RESTClient
 	caches    map[string]*caches
@@ -135,6 +159,9 @@ func New(config Config) (*Hypervisor, error) {
 	h := &Hypervisor{
 		log: config.Log, source: config.Source, storage: config.Storage,
 		caches: map[string]*caches{}, hub: follow.NewHub(), subscribers: map[*subscriber]struct{}{},
+	}
+	if h.prefers = config.Preferences; h.prefers == nil {
+		h.prefers = func(hypervisor.Ref) Preferences { return Preferences{} }
 	}
 	var err error
 	if h.kubevirt, err = client(restConfig, kvv1.GroupVersion, kvv1.AddToScheme); err != nil {

@@ -4,6 +4,7 @@
 package kubevirt
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -100,11 +101,12 @@ func (h *Hypervisor) Insert(ctx context.Context, ref hypervisor.Ref, device stri
 	if done, err := h.has(ctx, vm, device, image.URL); done || err != nil {
 		return err
 	}
-	prepared, err := h.source.Prepare(ctx, image)
+	preferences := h.prefers(ref)
+	prepared, err := h.source.Prepare(ctx, image, preferences.Trust)
 	if err != nil {
 		return err
 	}
-	dv, err := h.create(ctx, vm, device, image.URL, prepared)
+	dv, err := h.create(ctx, vm, device, image.URL, prepared, preferences)
 	if err != nil {
 		return err
 	}
@@ -173,7 +175,7 @@ func (h *Hypervisor) settle(ctx context.Context, vm *kvv1.VirtualMachine, dv *cd
 }
 
 // create makes the DataVolume of a medium.
-func (h *Hypervisor) create(ctx context.Context, vm *kvv1.VirtualMachine, device, url string, prepared Prepared) (*cdiv1.DataVolume, error) {
+func (h *Hypervisor) create(ctx context.Context, vm *kvv1.VirtualMachine, device, url string, prepared Prepared, preferences Preferences) (*cdiv1.DataVolume, error) {
 	size := (prepared.Bytes + h.storage.MarginBytes + roundBytes - 1) / roundBytes * roundBytes
 	dv := &cdiv1.DataVolume{
 		ObjectMeta: metav1.ObjectMeta{
@@ -193,7 +195,7 @@ func (h *Hypervisor) create(ctx context.Context, vm *kvv1.VirtualMachine, device
 			}},
 		},
 		Spec: cdiv1.DataVolumeSpec{
-			Source:      &cdiv1.DataVolumeSource{HTTP: &cdiv1.DataVolumeSourceHTTP{URL: prepared.URL}},
+			Source:      &cdiv1.DataVolumeSource{HTTP: &cdiv1.DataVolumeSourceHTTP{URL: prepared.URL, CertConfigMap: prepared.CertConfigMap}},
 			ContentType: cdiv1.DataVolumeKubeVirt,
 			// CDI adds what a file system needs to a request for storage.
 			Storage: &cdiv1.StorageSpec{Resources: corev1.VolumeResourceRequirements{
@@ -201,11 +203,11 @@ func (h *Hypervisor) create(ctx context.Context, vm *kvv1.VirtualMachine, device
 			}},
 		},
 	}
-	if h.storage.Class != "" {
-		dv.Spec.Storage.StorageClassName = &h.storage.Class
+	if class := cmp.Or(preferences.Class, h.storage.Class); class != "" {
+		dv.Spec.Storage.StorageClassName = &class
 	}
-	if h.storage.VolumeMode != "" {
-		dv.Spec.Storage.VolumeMode = new(corev1.PersistentVolumeMode(h.storage.VolumeMode))
+	if mode := cmp.Or(preferences.VolumeMode, h.storage.VolumeMode); mode != "" {
+		dv.Spec.Storage.VolumeMode = new(corev1.PersistentVolumeMode(mode))
 	}
 	created := &cdiv1.DataVolume{}
 	err := h.cdi.Post().Namespace(vm.Namespace).Resource(resourceDataVolumes).Body(dv).Timeout(requestTimeout).Do(ctx).Into(created)

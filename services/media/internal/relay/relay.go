@@ -8,6 +8,7 @@ package relay
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -40,9 +41,13 @@ const (
 type Relay struct {
 	client *image.Client
 	sealer *Sealer
+	roots  Roots
 	base   *url.URL
 	log    *slog.Logger
 }
+
+// Roots reads the certificates that a Trust names; nil for the system's.
+type Roots func(context.Context, kubevirt.Trust) (*x509.CertPool, error)
 
 var _ kubevirt.Source = (*Relay)(nil)
 
@@ -50,6 +55,7 @@ var _ kubevirt.Source = (*Relay)(nil)
 type Config struct {
 	Client *image.Client
 	Sealer *Sealer
+	Roots  Roots
 	// Base is the URL at which CDI reaches the handler.
 	Base *url.URL
 	Log  *slog.Logger
@@ -57,17 +63,19 @@ type Config struct {
 
 // New makes a relay.
 func New(config Config) *Relay {
-	return &Relay{client: config.Client, sealer: config.Sealer, base: config.Base, log: config.Log}
+	return &Relay{client: config.Client, sealer: config.Sealer, roots: config.Roots, base: config.Base, log: config.Log}
 }
 
 // Prepare implements kubevirt.Source.
-func (r *Relay) Prepare(ctx context.Context, wanted hypervisor.Image) (kubevirt.Prepared, error) {
-	size, err := sizeOf(ctx, r.client, wanted)
+func (r *Relay) Prepare(ctx context.Context, wanted hypervisor.Image, trust kubevirt.Trust) (kubevirt.Prepared, error) {
+	size, err := sizeOf(ctx, r.client, wanted, trust, r.roots)
 	if err != nil {
 		return kubevirt.Prepared{}, err
 	}
 	token, err := r.sealer.seal(sealed{
-		URL: wanted.URL, Username: wanted.Username, Password: wanted.Password, Length: size.Length, Ranges: size.Ranges,
+		URL: wanted.URL, Username: wanted.Username, Password: wanted.Password,
+		Insecure: trust.InsecureSkipVerify, Namespace: trust.Namespace, ConfigMap: trust.ConfigMap,
+		Length: size.Length, Ranges: size.Ranges,
 	})
 	if err != nil {
 		return kubevirt.Prepared{}, err
@@ -75,10 +83,26 @@ func (r *Relay) Prepare(ctx context.Context, wanted hypervisor.Image) (kubevirt.
 	return kubevirt.Prepared{URL: r.base.JoinPath(path, token).String(), Bytes: size.Content}, nil
 }
 
-func sizeOf(ctx context.Context, client *image.Client, wanted hypervisor.Image) (image.Size, error) {
+// sourceOf is an image with the certificates of its server.
+func sourceOf(ctx context.Context, wanted hypervisor.Image, trust kubevirt.Trust, roots Roots) (*image.Source, error) {
+	pool, err := roots(ctx, trust)
+	if err != nil {
+		return nil, err
+	}
+	return &image.Source{
+		URL: wanted.URL, Username: wanted.Username, Password: wanted.Password,
+		Roots: pool, InsecureSkipVerify: trust.InsecureSkipVerify,
+	}, nil
+}
+
+func sizeOf(ctx context.Context, client *image.Client, wanted hypervisor.Image, trust kubevirt.Trust, roots Roots) (image.Size, error) {
 	within, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	size, err := client.Size(within, &image.Source{URL: wanted.URL, Username: wanted.Username, Password: wanted.Password})
+	source, err := sourceOf(within, wanted, trust, roots)
+	if err != nil {
+		return image.Size{}, err
+	}
+	size, err := client.Size(within, source)
 	if err != nil && ctx.Err() == nil && within.Err() != nil {
 		return image.Size{}, fmt.Errorf("%w: its size is not known after %s", image.ErrUnreachable, probeTimeout)
 	}
@@ -88,20 +112,21 @@ func sizeOf(ctx context.Context, client *image.Client, wanted hypervisor.Image) 
 // Direct lets CDI fetch images from their servers itself. It is a kubevirt.Source.
 type Direct struct {
 	Client *image.Client
+	Roots  Roots
 }
 
 var _ kubevirt.Source = (*Direct)(nil)
 
 // Prepare implements kubevirt.Source.
-func (d *Direct) Prepare(ctx context.Context, wanted hypervisor.Image) (kubevirt.Prepared, error) {
-	if wanted.Username != "" || wanted.Password != "" {
-		return kubevirt.Prepared{}, fmt.Errorf("%w: credentials need the relay, which is switched off", hypervisor.ErrUnsupported)
+func (d *Direct) Prepare(ctx context.Context, wanted hypervisor.Image, trust kubevirt.Trust) (kubevirt.Prepared, error) {
+	if wanted.Username != "" || wanted.Password != "" || trust.InsecureSkipVerify {
+		return kubevirt.Prepared{}, fmt.Errorf("%w: credentials and insecureSkipVerify need the relay, which is switched off", hypervisor.ErrUnsupported)
 	}
-	size, err := sizeOf(ctx, d.Client, wanted)
+	size, err := sizeOf(ctx, d.Client, wanted, trust, d.Roots)
 	if err != nil {
 		return kubevirt.Prepared{}, err
 	}
-	return kubevirt.Prepared{URL: wanted.URL, Bytes: size.Content}, nil
+	return kubevirt.Prepared{URL: wanted.URL, Bytes: size.Content, CertConfigMap: trust.ConfigMap}, nil
 }
 
 // ServeHTTP serves GET and HEAD of images.
@@ -132,7 +157,12 @@ func (r *Relay) serve(w http.ResponseWriter, request *http.Request) {
 	if wanted.Ranges {
 		span = request.Header.Get("Range")
 	}
-	source := &image.Source{URL: wanted.URL, Username: wanted.Username, Password: wanted.Password}
+	source, err := sourceOf(request.Context(), hypervisor.Image{URL: wanted.URL, Username: wanted.Username, Password: wanted.Password},
+		kubevirt.Trust{InsecureSkipVerify: wanted.Insecure, Namespace: wanted.Namespace, ConfigMap: wanted.ConfigMap}, r.roots)
+	if err != nil {
+		r.failed(w, request, err)
+		return
+	}
 	response, err := r.client.Request(request.Context(), source, http.MethodGet, span)
 	if err != nil {
 		r.failed(w, request, err)

@@ -5,6 +5,8 @@ package relay_test
 
 import (
 	"bytes"
+	"context"
+	"crypto/x509"
 	"encoding/base64"
 	"errors"
 	"io"
@@ -15,12 +17,14 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"kubevirtbmc.dev/pkg/hypervisor"
 	"kubevirtbmc.dev/services/media/internal/image"
+	"kubevirtbmc.dev/services/media/internal/kubevirt"
 	"kubevirtbmc.dev/services/media/internal/policy"
 	"kubevirtbmc.dev/services/media/internal/relay"
 )
@@ -43,9 +47,63 @@ func start(t *testing.T, sealer *relay.Sealer, deny ...string) *relay.Relay {
 	}
 	r = relay.New(relay.Config{
 		Client: image.NewClient(image.Config{Policy: p, Answer: 5 * time.Second, Stall: time.Second}),
-		Sealer: sealer, Base: base, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Sealer: sealer, Roots: roots, Base: base, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	return r
+}
+
+// pools are the certificates of ConfigMaps.
+var pools sync.Map
+
+func roots(_ context.Context, trust kubevirt.Trust) (*x509.CertPool, error) {
+	if trust.ConfigMap == "" {
+		return nil, nil
+	}
+	pool, ok := pools.Load(trust)
+	if !ok {
+		return nil, hypervisor.Invalidf("no ConfigMap")
+	}
+	certificates, _ := pool.(*x509.CertPool)
+	return certificates, nil
+}
+
+// TestRelay_trust: what an insert trusts counts for its image alone, whenever CDI
+// fetches it.
+func TestRelay_trust(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewUnstartedServer(http.HandlerFunc(whole))
+	// The refused handshakes are meant.
+	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	private := kubevirt.Trust{Namespace: t.Name(), ConfigMap: "ca"}
+	pool := x509.NewCertPool()
+	pool.AddCert(server.Certificate())
+	pools.Store(private, pool)
+	invalid := &hypervisor.InvalidError{}
+	r := start(t, sealer(t, relay.NewKey()))
+	for _, test := range []struct {
+		name  string
+		trust kubevirt.Trust
+		ok    bool
+	}{
+		{"the system's", kubevirt.Trust{}, false},
+		{"private CA", private, true},
+		{"any", kubevirt.Trust{InsecureSkipVerify: true}, true},
+		{"the system's again", kubevirt.Trust{}, false},
+		{"no ConfigMap", kubevirt.Trust{Namespace: t.Name(), ConfigMap: "none"}, false},
+	} {
+		prepared, err := r.Prepare(t.Context(), hypervisor.Image{URL: server.URL}, test.trust)
+		if (err == nil) != test.ok || err != nil && !errors.Is(err, image.ErrUnreachable) && !errors.As(err, &invalid) {
+			t.Errorf("%s: %v", test.name, err)
+		}
+		if err != nil {
+			continue
+		}
+		if _, content, err := fetch(t, http.MethodGet, prepared.URL, ""); err != nil || !bytes.Equal(content, iso) {
+			t.Errorf("%s: CDI gets %d bytes, %v", test.name, len(content), err)
+		}
+	}
 }
 
 func sealer(t *testing.T, keys ...[]byte) *relay.Sealer {
@@ -101,7 +159,7 @@ func TestRelay(t *testing.T) {
 		whole(w, r)
 	})
 	r := start(t, sealer(t, relay.NewKey()))
-	prepared, err := r.Prepare(t.Context(), hypervisor.Image{URL: server + "/a.iso", Username: "user", Password: "hush"})
+	prepared, err := r.Prepare(t.Context(), hypervisor.Image{URL: server + "/a.iso", Username: "user", Password: "hush"}, kubevirt.Trust{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +203,7 @@ func TestRelay_tokens(t *testing.T) {
 	t.Parallel()
 	server := serve(t, whole)
 	old, fresh := relay.NewKey(), relay.NewKey()
-	prepared, err := start(t, sealer(t, old)).Prepare(t.Context(), hypervisor.Image{URL: server})
+	prepared, err := start(t, sealer(t, old)).Prepare(t.Context(), hypervisor.Image{URL: server}, kubevirt.Trust{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +278,7 @@ func TestRelay_faults(t *testing.T) {
 				}
 				whole(w, r)
 			})
-			prepared, err := start(t, sealer(t, relay.NewKey())).Prepare(t.Context(), hypervisor.Image{URL: server})
+			prepared, err := start(t, sealer(t, relay.NewKey())).Prepare(t.Context(), hypervisor.Image{URL: server}, kubevirt.Trust{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -241,10 +299,10 @@ func TestRelay_policy(t *testing.T) {
 	t.Parallel()
 	server := serve(t, whole)
 	key := relay.NewKey()
-	if _, err := start(t, sealer(t, key), "loopback").Prepare(t.Context(), hypervisor.Image{URL: server}); !errors.Is(err, policy.ErrDenied) {
+	if _, err := start(t, sealer(t, key), "loopback").Prepare(t.Context(), hypervisor.Image{URL: server}, kubevirt.Trust{}); !errors.Is(err, policy.ErrDenied) {
 		t.Errorf("prepare: got %v, want %v", err, policy.ErrDenied)
 	}
-	prepared, err := start(t, sealer(t, key)).Prepare(t.Context(), hypervisor.Image{URL: server})
+	prepared, err := start(t, sealer(t, key)).Prepare(t.Context(), hypervisor.Image{URL: server}, kubevirt.Trust{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -286,11 +344,11 @@ func TestDirect(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &relay.Direct{Client: image.NewClient(image.Config{Policy: p})}
-	if got, err := d.Prepare(t.Context(), hypervisor.Image{URL: server}); err != nil || got.URL != server || got.Bytes != int64(len(iso)) {
+	d := &relay.Direct{Client: image.NewClient(image.Config{Policy: p}), Roots: roots}
+	if got, err := d.Prepare(t.Context(), hypervisor.Image{URL: server}, kubevirt.Trust{}); err != nil || got.URL != server || got.Bytes != int64(len(iso)) {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	if _, err := d.Prepare(t.Context(), hypervisor.Image{URL: server, Username: "user"}); !errors.Is(err, hypervisor.ErrUnsupported) {
+	if _, err := d.Prepare(t.Context(), hypervisor.Image{URL: server, Username: "user"}, kubevirt.Trust{}); !errors.Is(err, hypervisor.ErrUnsupported) {
 		t.Errorf("with credentials: got %v, want %v", err, hypervisor.ErrUnsupported)
 	}
 }

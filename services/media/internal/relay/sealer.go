@@ -38,6 +38,10 @@ type sealed struct {
 	URL      string `json:"u"`
 	Username string `json:"n,omitempty"`
 	Password string `json:"p,omitempty"`
+	// Insecure, Namespace and ConfigMap are a kubevirt.Trust.
+	Insecure  bool   `json:"i,omitempty"`
+	Namespace string `json:"s,omitempty"`
+	ConfigMap string `json:"c,omitempty"`
 	// Length that the image had, and whether its server serves parts.
 	Length int64 `json:"l"`
 	Ranges bool  `json:"r,omitempty"`
