@@ -44,6 +44,12 @@ check("chassis", [c.identity for c in system.chassis], ["1"])
 check("manufacturer", system.manufacturer, "KubeVirt")
 check("uuid", system.uuid, "5d307ca9-b3ef-428c-8861-06e72d69f223")
 
+# Firmware settings, as Ironic's bios and management interfaces.
+check("BIOS attributes", system.bios.attributes, {"BootMode": "UEFI", "SecureBoot": "Enabled"})
+system.bios.set_attribute("BootMode", "UEFI")
+check("pending attributes", system.bios.pending_attributes, {"BootMode": "UEFI"})
+check("Secure Boot", system.secure_boot.enabled, True)
+
 # Power, as Ironic's redfish driver.
 wait_for(system, sushy.POWER_STATE_ON)
 system.reset_system(sushy.RESET_FORCE_OFF)
