@@ -30,7 +30,7 @@ hack/test.sh contract-simulator pkg -count 1 -timeout 5m -run TestContract ./hyp
 hack/test.sh acceptance-simulator services/power -count 1 -timeout 5m ./internal/acceptance || failed=1
 hack/test.sh contract services/power -tags integration -count 1 -timeout 30m ./internal/kubevirt/... || failed=1
 # Makes KubeVirt find CDI, for good.
-hack/test.sh media services/media -tags integration -count 1 -timeout 15m ./internal/kubevirt || failed=1
+hack/test.sh media services/media -tags integration -count 1 -timeout 15m -p 1 ./internal/app ./internal/kubevirt || failed=1
 FORMAT=standard-verbose hack/test.sh pods test -tags integration -count 1 -timeout 30m -v ./pods || failed=1
 go -C pkg run ./hypervisor/contract/table/cmd/compare "$KUBEVIRTBMC_TABLES" simulator KubeVirt verbs actions || failed=1
 go -C pkg/kubeaccess run ./rbactest/cmd/unused "$KUBEVIRTBMC_RIGHTS" controller || failed=1

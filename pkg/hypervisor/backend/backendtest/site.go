@@ -18,6 +18,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -135,12 +136,13 @@ func named(t *testing.T, address string) string {
 	return net.JoinHostPort("localhost", port)
 }
 
-// Start runs a program, waits until it is ready, and returns how to stop it.
-func (s *Site) Start(t *testing.T, configure func(*flag.FlagSet) process.Run) (stop func()) {
+// Start runs a program, with more flags than the site's own, waits until it is ready,
+// and returns how to stop it.
+func (s *Site) Start(t *testing.T, configure func(*flag.FlagSet) process.Run, more ...string) (stop func()) {
 	t.Helper()
 	flags := flag.NewFlagSet(t.Name(), flag.ContinueOnError)
 	run := configure(flags)
-	if err := flags.Parse(s.flags); err != nil {
+	if err := flags.Parse(slices.Concat(s.flags, more)); err != nil {
 		t.Fatal(err)
 	}
 	p := &process.Process{Log: slog.New(slog.DiscardHandler), Registry: process.NewRegistry(), Health: process.NewHealth()}
