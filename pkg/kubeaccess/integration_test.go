@@ -428,6 +428,7 @@ func requests(bmc *referencev1.BMCReference) []proto.Message {
 		&statev1.DeleteAccountRequest{Bmc: bmc, Username: "u"},
 		&statev1.ListSubscriptionsRequest{Bmc: bmc},
 		&statev1.CreateSubscriptionRequest{Bmc: bmc, Subscription: &statev1.Subscription{Destination: "https://sink.example/"}},
+		&statev1.UpdateSubscriptionRequest{Bmc: bmc, Id: "1"},
 		&statev1.DeleteSubscriptionRequest{Bmc: bmc, Id: "1"},
 	}
 }

@@ -89,7 +89,7 @@ func TestRouting_forgets(t *testing.T) {
 	}
 	begun := newStart()
 	begun.begin(nil)
-	r := &routing{client: cached, registry: bmcs, ports: &ports{}, start: begun, moves: newMoves(&queue{})}
+	r := &routing{client: cached, registry: bmcs, ports: &ports{}, taken: &takenSlices{}, start: begun, moves: newMoves(&queue{})}
 	before, after := slice("vm-virtbmc-ipmi", "1", "10"), slice("vm-virtbmc-ipmi", "1", "11")
 	for _, name := range []string{"a", "gone"} {
 		ref := registry.Ref{Namespace: "lab", Name: name}
