@@ -39,17 +39,23 @@ var definitions embed.FS
 const (
 	// establishTime is how long the API server may take to serve a new resource.
 	establishTime = time.Minute
+	// restartTime is how long KubeVirt may take to start anew.
+	restartTime = 3 * time.Minute
 	interval      = 100 * time.Millisecond
 )
 
-// Install makes the API server serve CDI's resources. virt-controller starts anew
-// when it sees them, and waits for all that it knows.
+// Install makes the API server serve CDI's resources. virt-api and virt-controller
+// start anew when they see them, and wait for all that they know.
 func Install(t testing.TB, client dynamic.Interface) {
 	t.Helper()
 	files, err := definitions.ReadDir("crds")
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Both tests and packages may install them: KubeVirt starts anew but once.
+	_, err = client.Resource(DataVolumes).List(t.Context(), metav1.ListOptions{})
+	known := err == nil
+	before := restarts(t, client)
 	crds := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
 	for _, file := range files {
 		content, err := definitions.ReadFile("crds/" + file.Name())
@@ -67,10 +73,68 @@ func Install(t testing.TB, client dynamic.Interface) {
 	for end := time.Now().Add(establishTime); ; time.Sleep(interval) {
 		_, err := client.Resource(DataVolumes).List(t.Context(), metav1.ListOptions{})
 		if err == nil {
-			return
+			break
 		}
 		if time.Now().After(end) {
 			t.Fatalf("the resource is not served: %v", err)
+		}
+	}
+	if !known {
+		awaitRestart(t, client, before)
+	}
+}
+
+// restarts returns how often each container of virt-api and virt-controller was
+// started anew, of those that are ready.
+func restarts(t testing.TB, client dynamic.Interface) map[string]int32 {
+	t.Helper()
+	list, err := client.Resource(corev1.SchemeGroupVersion.WithResource("pods")).List(t.Context(), metav1.ListOptions{
+		LabelSelector: "kubevirt.io in (virt-api, virt-controller)",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := map[string]int32{}
+	for i := range list.Items {
+		var pod corev1.Pod
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[i].Object, &pod); err != nil {
+			t.Fatal(err)
+		}
+		for _, container := range pod.Status.ContainerStatuses {
+			if container.Ready {
+				of[string(pod.UID)+" "+container.Name] = container.RestartCount
+			}
+		}
+	}
+	return of
+}
+
+// awaitRestart waits until KubeVirt's programs that ran have started anew and a
+// machine would be admitted.
+func awaitRestart(t testing.TB, client dynamic.Interface, before map[string]int32) {
+	t.Helper()
+	machine := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": map[string]any{"generateName": "admitted-"},
+		"spec": map[string]any{"runStrategy": "Halted", "template": map[string]any{"spec": map[string]any{
+			"domain": map[string]any{"memory": map[string]any{"guest": "64Mi"}, "devices": map[string]any{}},
+		}}},
+	}}
+	machines := client.Resource(schema.GroupVersionResource{Group: "kubevirt.io", Version: "v1", Resource: "virtualmachines"}).Namespace("default")
+	for end := time.Now().Add(restartTime); ; time.Sleep(interval) {
+		now, waiting := restarts(t, client), ""
+		for container, count := range before {
+			if is, ok := now[container]; !ok || is == count {
+				waiting = container
+			}
+		}
+		var err error
+		if waiting == "" {
+			if _, err = machines.Create(t.Context(), machine.DeepCopy(), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err == nil {
+				return
+			}
+		}
+		if time.Now().After(end) {
+			t.Fatalf("KubeVirt has not started anew: container %q, admission %v", waiting, err)
 		}
 	}
 }
