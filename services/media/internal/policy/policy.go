@@ -6,10 +6,12 @@ package policy
 
 import "kubevirtbmc.dev/pkg/urlpolicy"
 
-// What pkg/urlpolicy has.
 type (
+	// Config is urlpolicy's.
 	Config = urlpolicy.Config
+	// Policy is urlpolicy's.
 	Policy = urlpolicy.Policy
+	// Dialer is urlpolicy's.
 	Dialer = urlpolicy.Dialer
 )
 

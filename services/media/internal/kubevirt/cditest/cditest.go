@@ -41,7 +41,7 @@ const (
 	establishTime = time.Minute
 	// restartTime is how long KubeVirt may take to start anew.
 	restartTime = 3 * time.Minute
-	interval      = 100 * time.Millisecond
+	interval    = 100 * time.Millisecond
 )
 
 // Install makes the API server serve CDI's resources. virt-api and virt-controller
