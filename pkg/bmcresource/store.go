@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,6 +25,7 @@ import (
 
 	"kubevirtbmc.dev/api/v1beta1"
 	"kubevirtbmc.dev/pkg/hypervisor"
+	"kubevirtbmc.dev/pkg/hypervisor/follow"
 	"kubevirtbmc.dev/pkg/logkey"
 )
 
@@ -54,10 +54,8 @@ type Store struct {
 	mu sync.RWMutex
 	// machines has the BMCs of each machine, the one that has it first.
 	machines    map[hypervisor.Ref][]*v1beta1.VirtualMachineBMC
-	subscribers map[*subscriber]struct{}
+	subscribers follow.Subscribers
 }
-
-type subscriber struct{ changed func(machine hypervisor.Ref) }
 
 // New makes a store. It knows nothing until Run has filled its cache.
 func New(config Config) (*Store, error) {
@@ -74,11 +72,10 @@ func New(config Config) (*Store, error) {
 		return nil, fmt.Errorf("make BMC client: %w", err)
 	}
 	s := &Store{
-		log:         config.Log,
-		client:      client,
-		informers:   map[string]cache.SharedIndexInformer{},
-		machines:    map[hypervisor.Ref][]*v1beta1.VirtualMachineBMC{},
-		subscribers: map[*subscriber]struct{}{},
+		log:       config.Log,
+		client:    client,
+		informers: map[string]cache.SharedIndexInformer{},
+		machines:  map[hypervisor.Ref][]*v1beta1.VirtualMachineBMC{},
 	}
 	namespaces := config.Namespaces
 	if len(namespaces) == 0 {
@@ -271,15 +268,9 @@ func (s *Store) changed(before, after any) {
 			s.insert(machine, bmc)
 		}
 	}
-	subscribers := make([]*subscriber, 0, len(s.subscribers))
-	for subscriber := range s.subscribers {
-		subscribers = append(subscribers, subscriber)
-	}
 	s.mu.Unlock()
-	for machine := range maps.Keys(touched) {
-		for _, subscriber := range subscribers {
-			subscriber.changed(machine)
-		}
+	for machine := range touched {
+		s.subscribers.Changed(machine)
 	}
 }
 
@@ -326,15 +317,7 @@ func Precedes(a, b *v1beta1.VirtualMachineBMC) bool {
 // Subscribe calls changed after each change of a machine's BMC. The function must
 // return at once.
 func (s *Store) Subscribe(changed func(machine hypervisor.Ref)) (cancel func()) {
-	subscriber := &subscriber{changed: changed}
-	s.mu.Lock()
-	s.subscribers[subscriber] = struct{}{}
-	s.mu.Unlock()
-	return func() {
-		s.mu.Lock()
-		delete(s.subscribers, subscriber)
-		s.mu.Unlock()
-	}
+	return s.subscribers.Subscribe(changed)
 }
 
 // errTimeout says that the cache did not show a change in time.

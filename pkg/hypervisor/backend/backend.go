@@ -16,6 +16,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"github.com/prometheus/client_golang/prometheus"
@@ -48,6 +49,25 @@ type Machines[H any] struct {
 	Run func(context.Context) error
 	// WaitSynced waits until the cache has been filled.
 	WaitSynced func(context.Context) error
+}
+
+// readyInterval is how often caches are asked whether they are filled.
+const readyInterval = 100 * time.Millisecond
+
+// WaitReady waits until all functions return true, or the context ends.
+func WaitReady(ctx context.Context, ready ...func() bool) error {
+	ticker := time.NewTicker(readyInterval)
+	defer ticker.Stop()
+	for _, is := range ready {
+		for !is() {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-ticker.C:
+			}
+		}
+	}
+	return nil
 }
 
 // Simulator is the source of simulated machines in a process of their own.

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"kubevirtbmc.dev/pkg/hypervisor"
+	"kubevirtbmc.dev/pkg/hypervisor/follow"
 	"kubevirtbmc.dev/pkg/logkey"
 )
 
@@ -36,7 +37,7 @@ type Client struct {
 	mu          sync.Mutex
 	synced      chan struct{}
 	machines    map[hypervisor.Ref]cached
-	subscribers map[*subscriber]struct{}
+	subscribers follow.Subscribers
 	// advanced is closed at the next change of the cache.
 	advanced chan struct{}
 }
@@ -49,17 +50,14 @@ type cached struct {
 	version uint64
 }
 
-type subscriber struct{ changed func(hypervisor.Ref) }
-
 // NewClient returns a client; Run makes it work.
 func NewClient(connection grpc.ClientConnInterface, log *slog.Logger) *Client {
 	return &Client{
-		connection:  connection,
-		log:         log,
-		synced:      make(chan struct{}),
-		machines:    map[hypervisor.Ref]cached{},
-		subscribers: map[*subscriber]struct{}{},
-		advanced:    make(chan struct{}),
+		connection: connection,
+		log:        log,
+		synced:     make(chan struct{}),
+		machines:   map[hypervisor.Ref]cached{},
+		advanced:   make(chan struct{}),
 	}
 }
 
@@ -149,11 +147,9 @@ func (c *Client) store(e event) error {
 	} else {
 		c.machines[e.Ref] = entry
 	}
-	subscribers := c.advance()
+	c.advance()
 	c.mu.Unlock()
-	for _, s := range subscribers {
-		s.changed(e.Ref)
-	}
+	c.subscribers.Changed(e.Ref)
 	return nil
 }
 
@@ -172,25 +168,18 @@ func (c *Client) dropOthers(listed map[hypervisor.Ref]bool) {
 	default:
 		close(c.synced)
 	}
-	subscribers := c.advance()
+	c.advance()
 	c.mu.Unlock()
-	for _, s := range subscribers {
-		for _, ref := range gone {
-			s.changed(ref)
-		}
+	for _, ref := range gone {
+		c.subscribers.Changed(ref)
 	}
 }
 
-// advance wakes those who wait for the cache; the caller holds the mutex and
-// calls the subscribers after it.
-func (c *Client) advance() []*subscriber {
+// advance wakes those who wait for the cache; the caller holds the mutex and tells
+// the subscribers after it.
+func (c *Client) advance() {
 	close(c.advanced)
 	c.advanced = make(chan struct{})
-	subscribers := make([]*subscriber, 0, len(c.subscribers))
-	for s := range c.subscribers {
-		subscribers = append(subscribers, s)
-	}
-	return subscribers
 }
 
 // find returns what the cache has of a machine.
@@ -233,15 +222,7 @@ func (c *Client) List() ([]*hypervisor.Machine, error) {
 
 // Subscribe implements hypervisor.Machines.
 func (c *Client) Subscribe(changed func(hypervisor.Ref)) (cancel func()) {
-	s := &subscriber{changed: changed}
-	c.mu.Lock()
-	c.subscribers[s] = struct{}{}
-	c.mu.Unlock()
-	return func() {
-		c.mu.Lock()
-		delete(c.subscribers, s)
-		c.mu.Unlock()
-	}
+	return c.subscribers.Subscribe(changed)
 }
 
 // Trays implements hypervisor.Media.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"kubevirtbmc.dev/pkg/hypervisor"
+	"kubevirtbmc.dev/pkg/hypervisor/follow"
 )
 
 // Delays are how long things take.
@@ -89,12 +90,10 @@ type Simulator struct {
 
 	mu          sync.RWMutex
 	machines    map[hypervisor.Ref]*machine
-	subscribers map[*subscriber]struct{}
+	subscribers follow.Subscribers
 }
 
 var _ hypervisor.Hypervisor = (*Simulator)(nil)
-
-type subscriber struct{ changed func(hypervisor.Ref) }
 
 // New makes a simulator without machines.
 func New(config Config) *Simulator {
@@ -102,9 +101,8 @@ func New(config Config) *Simulator {
 		config.Delays = RealisticDelays()
 	}
 	return &Simulator{
-		delays:      config.Delays,
-		machines:    map[hypervisor.Ref]*machine{},
-		subscribers: map[*subscriber]struct{}{},
+		delays:   config.Delays,
+		machines: map[hypervisor.Ref]*machine{},
 	}
 }
 
@@ -199,28 +197,10 @@ func (s *Simulator) SetAdmission(on bool) { s.admission.Store(on) }
 
 // Subscribe calls changed after each change.
 func (s *Simulator) Subscribe(changed func(hypervisor.Ref)) (cancel func()) {
-	sub := &subscriber{changed: changed}
-	s.mu.Lock()
-	s.subscribers[sub] = struct{}{}
-	s.mu.Unlock()
-	return func() {
-		s.mu.Lock()
-		delete(s.subscribers, sub)
-		s.mu.Unlock()
-	}
+	return s.subscribers.Subscribe(changed)
 }
 
-func (s *Simulator) notify(ref hypervisor.Ref) {
-	s.mu.RLock()
-	subscribers := make([]*subscriber, 0, 4)
-	for sub := range s.subscribers {
-		subscribers = append(subscribers, sub)
-	}
-	s.mu.RUnlock()
-	for _, sub := range subscribers {
-		sub.changed(ref)
-	}
-}
+func (s *Simulator) notify(ref hypervisor.Ref) { s.subscribers.Changed(ref) }
 
 func (s *Simulator) machine(ref hypervisor.Ref) (*machine, error) {
 	s.mu.RLock()

@@ -16,9 +16,9 @@ import (
 	"strings"
 	"time"
 
+	"kubevirtbmc.dev/pkg/urlpolicy"
 	"kubevirtbmc.dev/services/media/internal/image"
 	"kubevirtbmc.dev/services/media/internal/kubevirt"
-	"kubevirtbmc.dev/services/media/internal/policy"
 	"kubevirtbmc.dev/services/media/internal/relay"
 )
 
@@ -37,10 +37,10 @@ type imageOptions struct {
 
 func addImageFlags(flags *flag.FlagSet) *imageOptions {
 	o := &imageOptions{}
-	entries := "host names (*.example is any below example), addresses, CIDRs and of " + strings.Join(policy.Groups(), ", ")
-	flags.StringVar(&o.schemes, "image-schemes", strings.Join(policy.DefaultSchemes, ","), "`schemes` of image URLs that are served")
+	entries := "host names (*.example is any below example), addresses, CIDRs and of " + strings.Join(urlpolicy.Groups(), ", ")
+	flags.StringVar(&o.schemes, "image-schemes", strings.Join(urlpolicy.DefaultSchemes, ","), "`schemes` of image URLs that are served")
 	flags.StringVar(&o.allow, "image-allow", "", "`list` of image servers that are open, separated by commas: "+entries+"; empty: all")
-	flags.StringVar(&o.deny, "image-deny", strings.Join(policy.DefaultDeny, ","), "`list` of image servers that are closed, whatever --image-allow says; the Kubernetes API is closed besides")
+	flags.StringVar(&o.deny, "image-deny", strings.Join(urlpolicy.DefaultDeny, ","), "`list` of image servers that are closed, whatever --image-allow says; the Kubernetes API is closed besides")
 	flags.DurationVar(&o.connect, "image-connect-timeout", 10*time.Second, "how long an image server may take to accept a connection")
 	flags.DurationVar(&o.answer, "image-answer-timeout", 15*time.Second, "how long an image server may take to begin its answer")
 	flags.DurationVar(&o.stallTime, "image-stall-timeout", time.Minute, "how long an image server may send nothing in between")
@@ -56,7 +56,7 @@ func addImageFlags(flags *flag.FlagSet) *imageOptions {
 // source makes what prepares images, and runs what CDI fetches them from. closed
 // are the endpoints that no image may come from.
 func (o *imageOptions) source(log *slog.Logger, closed []netip.AddrPort, roots relay.Roots) (source kubevirt.Source, run func(context.Context) error, err error) {
-	urls, err := policy.New(policy.Config{
+	urls, err := urlpolicy.New(urlpolicy.Config{
 		Schemes: split(o.schemes), Allow: split(o.allow), Deny: split(o.deny),
 		Endpoints: func() []netip.AddrPort { return closed },
 	})

@@ -20,9 +20,6 @@ import (
 	"kubevirtbmc.dev/services/media/mediaservice"
 )
 
-// readyInterval is how often the caches are asked whether they are filled.
-const readyInterval = 100 * time.Millisecond
-
 // resolveTimeout is how long the name of the Kubernetes API may take to resolve.
 const resolveTimeout = 10 * time.Second
 
@@ -92,25 +89,10 @@ func kubeVirt(kubeconfig *string, images *imageOptions) backend.Source[mediaserv
 				}
 				return group.Wait()
 			}
-			opened.WaitSynced = func(ctx context.Context) error { return waitReady(ctx, ready) }
+			opened.WaitSynced = func(ctx context.Context) error { return backend.WaitReady(ctx, ready...) }
 			return opened, nil
 		},
 	}
-}
-
-func waitReady(ctx context.Context, ready []func() bool) error {
-	ticker := time.NewTicker(readyInterval)
-	defer ticker.Stop()
-	for _, is := range ready {
-		for !is() {
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-ticker.C:
-			}
-		}
-	}
-	return nil
 }
 
 // preferences are what a BMC says about its media; nil: nothing.

@@ -18,7 +18,7 @@ import (
 	"strings"
 	"time"
 
-	"kubevirtbmc.dev/services/media/internal/policy"
+	"kubevirtbmc.dev/pkg/urlpolicy"
 )
 
 const (
@@ -57,7 +57,7 @@ type Source struct {
 
 // Config of a client.
 type Config struct {
-	Policy *policy.Policy
+	Policy *urlpolicy.Policy
 	// Connect is how long a connection with its TLS handshake may take; 0: 10 s.
 	Connect time.Duration
 	// Answer is how long the server may take until its header; 0: 30 s.
@@ -93,7 +93,7 @@ func (c *Client) Request(ctx context.Context, source *Source, method, span strin
 	u, err := url.Parse(source.URL)
 	if err != nil {
 		// The parser's error would repeat the URL.
-		return nil, fmt.Errorf("%w: URL is not valid", policy.ErrDenied)
+		return nil, fmt.Errorf("%w: URL is not valid", urlpolicy.ErrDenied)
 	}
 	if err := c.config.Policy.CheckURL(u); err != nil {
 		return nil, err
@@ -102,7 +102,7 @@ func (c *Client) Request(ctx context.Context, source *Source, method, span strin
 	request, err := http.NewRequestWithContext(ctx, method, u.String(), http.NoBody)
 	if err != nil {
 		cancel(nil)
-		return nil, fmt.Errorf("%w: URL is not valid", policy.ErrDenied)
+		return nil, fmt.Errorf("%w: URL is not valid", urlpolicy.ErrDenied)
 	}
 	request.Header = source.header()
 	if span != "" {
@@ -140,7 +140,7 @@ func (s *Source) header() http.Header {
 }
 
 func (c *Client) client(source *Source) (client *http.Client, closeIdle func()) {
-	dialer := &policy.Dialer{Policy: c.config.Policy, Timeout: c.config.Connect}
+	dialer := &urlpolicy.Dialer{Policy: c.config.Policy, Timeout: c.config.Connect}
 	transport := &http.Transport{
 		// A proxy would connect where the policy can't see it.
 		Proxy:                  nil,
@@ -198,7 +198,7 @@ func failure(err error) error {
 	if wrapped, ok := errors.AsType[*url.Error](err); ok {
 		err = wrapped.Err
 	}
-	if errors.Is(err, policy.ErrDenied) || errors.Is(err, ErrUnreachable) || errors.Is(err, context.Canceled) {
+	if errors.Is(err, urlpolicy.ErrDenied) || errors.Is(err, ErrUnreachable) || errors.Is(err, context.Canceled) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", ErrUnreachable, err)

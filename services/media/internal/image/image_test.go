@@ -21,8 +21,8 @@ import (
 	"testing"
 	"time"
 
+	"kubevirtbmc.dev/pkg/urlpolicy"
 	"kubevirtbmc.dev/services/media/internal/image"
-	"kubevirtbmc.dev/services/media/internal/policy"
 )
 
 // iso is an image of an odd length.
@@ -90,9 +90,9 @@ func client(t *testing.T) *image.Client {
 	return image.NewClient(image.Config{Policy: open(t), Connect: 5 * time.Second, Answer: time.Second, Stall: time.Second})
 }
 
-func open(t *testing.T) *policy.Policy {
+func open(t *testing.T) *urlpolicy.Policy {
 	t.Helper()
-	p, err := policy.New(policy.Config{Deny: []string{}})
+	p, err := urlpolicy.New(urlpolicy.Config{Deny: []string{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +205,7 @@ func TestSize_failures(t *testing.T) {
 		}, image.ErrUnreachable},
 		"redirects to a file": {func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "file:///etc/passwd", http.StatusFound)
-		}, policy.ErrDenied},
+		}, urlpolicy.ErrDenied},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -253,7 +253,7 @@ func TestPolicy(t *testing.T) {
 	}))
 	address := netip.MustParseAddrPort(strings.TrimPrefix(hidden, "http://"))
 	byName := "http://localhost:" + strconv.Itoa(int(address.Port()))
-	p, err := policy.New(policy.Config{Deny: []string{}, Endpoints: func() []netip.AddrPort { return []netip.AddrPort{address} }})
+	p, err := urlpolicy.New(urlpolicy.Config{Deny: []string{}, Endpoints: func() []netip.AddrPort { return []netip.AddrPort{address} }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -264,8 +264,8 @@ func TestPolicy(t *testing.T) {
 		"by redirect":        serve(t, http.RedirectHandler(hidden, http.StatusFound)),
 		"by redirect, named": serve(t, http.RedirectHandler(byName, http.StatusTemporaryRedirect)),
 	} {
-		if _, err := c.Size(t.Context(), &image.Source{URL: at}); !errors.Is(err, policy.ErrDenied) {
-			t.Errorf("%s: got %v, want %v", name, err, policy.ErrDenied)
+		if _, err := c.Size(t.Context(), &image.Source{URL: at}); !errors.Is(err, urlpolicy.ErrDenied) {
+			t.Errorf("%s: got %v, want %v", name, err, urlpolicy.ErrDenied)
 		}
 	}
 	if reached.Load() {

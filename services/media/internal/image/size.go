@@ -50,7 +50,7 @@ type Size struct {
 
 // Size asks how large an image is: with a HEAD, then a GET of its first bytes,
 // then, where the server tells it nowhere, by reading all of it. A compressed
-// image is read through, too. The error is one of package policy, or
+// image is read through, too. The error is one of package urlpolicy, or
 // ErrUnreachable, ErrCredentials, ErrNoImage, ErrLength or ErrFormat.
 func (c *Client) Size(ctx context.Context, source *Source) (Size, error) {
 	var size Size

@@ -39,10 +39,10 @@ import (
 	"kubevirtbmc.dev/pkg/hypervisor"
 	"kubevirtbmc.dev/pkg/hypervisor/contract"
 	"kubevirtbmc.dev/pkg/kubeaccess/rbactest"
+	"kubevirtbmc.dev/pkg/urlpolicy"
 	"kubevirtbmc.dev/services/media/internal/image"
 	"kubevirtbmc.dev/services/media/internal/kubevirt"
 	"kubevirtbmc.dev/services/media/internal/kubevirt/cditest"
-	"kubevirtbmc.dev/services/media/internal/policy"
 	"kubevirtbmc.dev/services/media/internal/relay"
 )
 
@@ -155,7 +155,7 @@ func newSite(t *testing.T) *site {
 	server := httptest.NewServer(s.images)
 	t.Cleanup(server.Close)
 	s.images.url = server.URL
-	open, err := policy.New(policy.Config{Deny: []string{}})
+	open, err := urlpolicy.New(urlpolicy.Config{Deny: []string{}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -118,13 +118,10 @@ type Hypervisor struct {
 	hub       *follow.Hub
 	ready     atomic.Bool
 
-	mu          sync.RWMutex
-	subscribers map[*subscriber]struct{}
+	subscribers follow.Subscribers
 }
 
 var _ hypervisor.Media = (*Hypervisor)(nil)
-
-type subscriber struct{ changed func(hypervisor.Ref) }
 
 // caches hold the objects of one namespace, or of all.
 type caches struct{ vms, vmis, volumes *watch }
@@ -158,7 +155,7 @@ func New(config Config) (*Hypervisor, error) {
 	restConfig.WarningHandlerWithContext = rest.NoWarnings{}
 	h := &Hypervisor{
 		log: config.Log, source: config.Source, storage: config.Storage,
-		caches: map[string]*caches{}, hub: follow.NewHub(), subscribers: map[*subscriber]struct{}{},
+		caches: map[string]*caches{}, hub: follow.NewHub(),
 	}
 	if h.prefers = config.Preferences; h.prefers == nil {
 		h.prefers = func(hypervisor.Ref) Preferences { return Preferences{} }
@@ -320,28 +317,12 @@ func (h *Hypervisor) checkMachines() error {
 
 // Subscribe calls changed after each change of a machine or of its media.
 func (h *Hypervisor) Subscribe(changed func(hypervisor.Ref)) (cancel func()) {
-	s := &subscriber{changed: changed}
-	h.mu.Lock()
-	h.subscribers[s] = struct{}{}
-	h.mu.Unlock()
-	return func() {
-		h.mu.Lock()
-		delete(h.subscribers, s)
-		h.mu.Unlock()
-	}
+	return h.subscribers.Subscribe(changed)
 }
 
 func (h *Hypervisor) notify(ref hypervisor.Ref) {
 	h.hub.Changed(ref)
-	h.mu.RLock()
-	subscribers := make([]*subscriber, 0, len(h.subscribers))
-	for s := range h.subscribers {
-		subscribers = append(subscribers, s)
-	}
-	h.mu.RUnlock()
-	for _, s := range subscribers {
-		s.changed(ref)
-	}
+	h.subscribers.Changed(ref)
 }
 
 // Resolve gives each machine a BMC of its own name: it is a hypervisor.Resolver.

@@ -23,9 +23,9 @@ import (
 	"time"
 
 	"kubevirtbmc.dev/pkg/hypervisor"
+	"kubevirtbmc.dev/pkg/urlpolicy"
 	"kubevirtbmc.dev/services/media/internal/image"
 	"kubevirtbmc.dev/services/media/internal/kubevirt"
-	"kubevirtbmc.dev/services/media/internal/policy"
 	"kubevirtbmc.dev/services/media/internal/relay"
 )
 
@@ -34,7 +34,7 @@ var iso = bytes.Repeat([]byte("relayed image\n"), 60_000)
 // start starts a relay that CDI can ask.
 func start(t *testing.T, sealer *relay.Sealer, deny ...string) *relay.Relay {
 	t.Helper()
-	p, err := policy.New(policy.Config{Deny: append([]string{}, deny...)})
+	p, err := urlpolicy.New(urlpolicy.Config{Deny: append([]string{}, deny...)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -299,8 +299,8 @@ func TestRelay_policy(t *testing.T) {
 	t.Parallel()
 	server := serve(t, whole)
 	key := relay.NewKey()
-	if _, err := start(t, sealer(t, key), "loopback").Prepare(t.Context(), hypervisor.Image{URL: server}, kubevirt.Trust{}); !errors.Is(err, policy.ErrDenied) {
-		t.Errorf("prepare: got %v, want %v", err, policy.ErrDenied)
+	if _, err := start(t, sealer(t, key), "loopback").Prepare(t.Context(), hypervisor.Image{URL: server}, kubevirt.Trust{}); !errors.Is(err, urlpolicy.ErrDenied) {
+		t.Errorf("prepare: got %v, want %v", err, urlpolicy.ErrDenied)
 	}
 	prepared, err := start(t, sealer(t, key)).Prepare(t.Context(), hypervisor.Image{URL: server}, kubevirt.Trust{})
 	if err != nil {
@@ -313,7 +313,7 @@ func TestRelay_policy(t *testing.T) {
 	}
 	recorder := httptest.NewRecorder()
 	start(t, sealer(t, key), "loopback").ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), http.MethodGet, at.Path, http.NoBody))
-	if recorder.Code != http.StatusBadGateway || !strings.Contains(recorder.Body.String(), policy.ErrDenied.Error()) {
+	if recorder.Code != http.StatusBadGateway || !strings.Contains(recorder.Body.String(), urlpolicy.ErrDenied.Error()) {
 		t.Errorf("got %d %s", recorder.Code, recorder.Body)
 	}
 }
@@ -340,7 +340,7 @@ func TestLoadSealer(t *testing.T) {
 func TestDirect(t *testing.T) {
 	t.Parallel()
 	server := serve(t, whole)
-	p, err := policy.New(policy.Config{Deny: []string{}})
+	p, err := urlpolicy.New(urlpolicy.Config{Deny: []string{}})
 	if err != nil {
 		t.Fatal(err)
 	}

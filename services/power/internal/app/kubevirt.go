@@ -9,16 +9,12 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"time"
 
 	"kubevirtbmc.dev/pkg/hypervisor"
 	"kubevirtbmc.dev/pkg/hypervisor/backend"
 	"kubevirtbmc.dev/services/power/internal/kubevirt"
 	"kubevirtbmc.dev/services/power/powerservice"
 )
-
-// readyInterval is how often the caches are asked whether they are filled.
-const readyInterval = 100 * time.Millisecond
 
 // What --bmcs can be.
 const (
@@ -71,19 +67,6 @@ func known(machines interface {
 ) *backend.Machines[powerservice.Hypervisor] {
 	return &backend.Machines[powerservice.Hypervisor]{
 		Hypervisor: machines, Resolver: resolver, Run: machines.Run,
-		WaitSynced: func(ctx context.Context) error { return waitReady(ctx, machines.Ready) },
+		WaitSynced: func(ctx context.Context) error { return backend.WaitReady(ctx, machines.Ready) },
 	}
-}
-
-func waitReady(ctx context.Context, ready func() bool) error {
-	ticker := time.NewTicker(readyInterval)
-	defer ticker.Stop()
-	for !ready() {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-ticker.C:
-		}
-	}
-	return nil
 }

@@ -23,6 +23,7 @@ import (
 	kvlog "kubevirt.io/client-go/log"
 
 	"kubevirtbmc.dev/pkg/hypervisor"
+	"kubevirtbmc.dev/pkg/hypervisor/follow"
 )
 
 const (
@@ -63,14 +64,12 @@ type Hypervisor struct {
 	trouble atomic.Pointer[string]
 
 	mu          sync.RWMutex
-	subscribers map[*subscriber]struct{}
+	subscribers follow.Subscribers
 	sightings   map[hypervisor.Ref]*sighting
 	snapshots   map[hypervisor.Ref]made
 }
 
 var _ hypervisor.Hypervisor = (*Hypervisor)(nil)
-
-type subscriber struct{ changed func(hypervisor.Ref) }
 
 // New makes a hypervisor. It knows nothing until Run has filled its caches.
 func New(config Config) (*Hypervisor, error) {
@@ -93,14 +92,13 @@ func New(config Config) (*Hypervisor, error) {
 		return nil, fmt.Errorf("make KubeVirt client: %w", err)
 	}
 	h := &Hypervisor{
-		log:         config.Log,
-		config:      restConfig,
-		client:      client,
-		caches:      map[string]*caches{},
-		expansions:  newExpansions(),
-		subscribers: map[*subscriber]struct{}{},
-		sightings:   map[hypervisor.Ref]*sighting{},
-		snapshots:   map[hypervisor.Ref]made{},
+		log:        config.Log,
+		config:     restConfig,
+		client:     client,
+		caches:     map[string]*caches{},
+		expansions: newExpansions(),
+		sightings:  map[hypervisor.Ref]*sighting{},
+		snapshots:  map[hypervisor.Ref]made{},
 	}
 	namespaces := config.Namespaces
 	if len(namespaces) == 0 {
@@ -204,28 +202,10 @@ func (h *Hypervisor) checkReady() error {
 
 // Subscribe calls changed after each change.
 func (h *Hypervisor) Subscribe(changed func(hypervisor.Ref)) (cancel func()) {
-	s := &subscriber{changed: changed}
-	h.mu.Lock()
-	h.subscribers[s] = struct{}{}
-	h.mu.Unlock()
-	return func() {
-		h.mu.Lock()
-		delete(h.subscribers, s)
-		h.mu.Unlock()
-	}
+	return h.subscribers.Subscribe(changed)
 }
 
-func (h *Hypervisor) notify(ref hypervisor.Ref) {
-	h.mu.RLock()
-	subscribers := make([]*subscriber, 0, len(h.subscribers))
-	for s := range h.subscribers {
-		subscribers = append(subscribers, s)
-	}
-	h.mu.RUnlock()
-	for _, s := range subscribers {
-		s.changed(ref)
-	}
-}
+func (h *Hypervisor) notify(ref hypervisor.Ref) { h.subscribers.Changed(ref) }
 
 // Get returns a machine.
 func (h *Hypervisor) Get(ref hypervisor.Ref) (*hypervisor.Machine, error) {

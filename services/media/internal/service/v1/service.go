@@ -19,11 +19,11 @@ import (
 	"kubevirtbmc.dev/pkg/grpcstatus"
 	"kubevirtbmc.dev/pkg/hypervisor"
 	"kubevirtbmc.dev/pkg/hypervisor/follow"
+	"kubevirtbmc.dev/pkg/urlpolicy"
 	errorsv1 "kubevirtbmc.dev/proto/gen/go/bmc/errors/v1"
 	mediav1 "kubevirtbmc.dev/proto/gen/go/bmc/media/v1"
 	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
 	"kubevirtbmc.dev/services/media/internal/image"
-	"kubevirtbmc.dev/services/media/internal/policy"
 	"kubevirtbmc.dev/services/media/internal/slot"
 )
 
@@ -164,7 +164,7 @@ var reasons = []struct {
 	{hypervisor.ErrNotFound, errorsv1.Reason_REASON_MACHINE_NOT_FOUND},
 	{slot.ErrNoSlot, errorsv1.Reason_REASON_MEDIA_SLOT_NOT_FOUND},
 	{slot.ErrURL, errorsv1.Reason_REASON_INVALID_REQUEST},
-	{policy.ErrDenied, errorsv1.Reason_REASON_INVALID_REQUEST},
+	{urlpolicy.ErrDenied, errorsv1.Reason_REASON_INVALID_REQUEST},
 	{image.ErrNoImage, errorsv1.Reason_REASON_INVALID_REQUEST},
 	{image.ErrCredentials, errorsv1.Reason_REASON_INVALID_REQUEST},
 	{image.ErrLength, errorsv1.Reason_REASON_INVALID_REQUEST},
