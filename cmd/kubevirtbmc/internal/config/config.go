@@ -21,12 +21,8 @@ import (
 
 	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
 	registryv1 "kubevirtbmc.dev/proto/gen/go/bmc/registry/v1"
-)
 
-// Limits of what IPMI can carry, in bytes (IPMI 2.0 sections 22.28 and 22.30).
-const (
-	maxUsername = 16
-	maxPassword = 20
+	"kubevirtbmc.dev/pkg/ipmiuser"
 )
 
 // DefaultUsername is used where nothing names one.
@@ -153,14 +149,14 @@ func (f *File) validate() error {
 
 func checkCredentials(where, username, password string) error {
 	var errs []error
-	if len(username) > maxUsername {
-		errs = append(errs, fmt.Errorf("%s: username has %d bytes, IPMI carries %d", where, len(username), maxUsername))
+	if len(username) > ipmiuser.MaxName {
+		errs = append(errs, fmt.Errorf("%s: username has %d bytes, IPMI carries %d", where, len(username), ipmiuser.MaxName))
 	}
 	if strings.Contains(username, ":") {
 		errs = append(errs, fmt.Errorf("%s: username has a colon, which HTTP Basic authentication can't carry", where))
 	}
-	if len(password) > maxPassword {
-		errs = append(errs, fmt.Errorf("%s: password has %d bytes, IPMI carries %d", where, len(password), maxPassword))
+	if len(password) > ipmiuser.MaxPassword {
+		errs = append(errs, fmt.Errorf("%s: password has %d bytes, IPMI carries %d", where, len(password), ipmiuser.MaxPassword))
 	}
 	return errors.Join(errs...)
 }

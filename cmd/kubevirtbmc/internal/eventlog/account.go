@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"kubevirtbmc.dev/pkg/grpcstatus"
+	"kubevirtbmc.dev/pkg/ipmiuser"
 	errorsv1 "kubevirtbmc.dev/proto/gen/go/bmc/errors/v1"
 	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
 	registryv1 "kubevirtbmc.dev/proto/gen/go/bmc/registry/v1"
@@ -21,12 +22,6 @@ import (
 
 // MaxAccounts is how many accounts a BMC may have beside its own, as in a cluster.
 const MaxAccounts = 15
-
-// Lengths that IPMI can carry, in bytes (IPMI 2.0 sections 22.28 and 22.30).
-const (
-	maxIPMIUsername = 16
-	maxIPMIPassword = 20
-)
 
 // Registry is who tells frontends of accounts.
 type Registry interface {
@@ -162,7 +157,7 @@ func (s *Service) stored(a *registryv1.Account) *statev1.StoredAccount {
 // protocolsOf returns the protocols that can carry an account's name and password.
 func protocolsOf(a *registryv1.Account) []registryv1.Protocol {
 	protocols := []registryv1.Protocol{registryv1.Protocol_PROTOCOL_REDFISH}
-	if len(a.GetUsername()) <= maxIPMIUsername && len(a.GetPassword()) <= maxIPMIPassword {
+	if ipmiuser.Fits(a.GetUsername(), a.GetPassword()) {
 		protocols = append(protocols, registryv1.Protocol_PROTOCOL_IPMI)
 	}
 	return protocols

@@ -12,15 +12,13 @@ import (
 	"unicode/utf8"
 
 	"kubevirtbmc.dev/api/v1beta1"
+	"kubevirtbmc.dev/pkg/ipmiuser"
 	registryv1 "kubevirtbmc.dev/proto/gen/go/bmc/registry/v1"
 )
 
-// What IPMI 2.0 carries, in bytes (RAKP message 1, table 13-11; Set User Password,
-// table 22-30; Kg, section 13.31), and what is taken for a name or password by
-// Redfish.
+// What IPMI 2.0 carries of Kg, in bytes (section 13.31), and what is taken for a name
+// or password by Redfish.
 const (
-	maxIPMIUsername    = 16
-	maxIPMIPassword    = 20
 	maxKg              = 20
 	maxRedfishUsername = 256
 	maxRedfishPassword = 1024
@@ -75,8 +73,8 @@ func Parse(data map[string][]byte) Credentials {
 	}
 	kg := data[v1beta1.SecretKeyIPMIKg]
 	c.IPMIProblem = firstProblem(
-		checkIPMI(usernameKey, username, maxIPMIUsername, v1beta1.SecretKeyIPMIUsername),
-		checkIPMI(passwordKey, password, maxIPMIPassword, v1beta1.SecretKeyIPMIPassword),
+		checkIPMI(usernameKey, username, ipmiuser.MaxName, v1beta1.SecretKeyIPMIUsername),
+		checkIPMI(passwordKey, password, ipmiuser.MaxPassword, v1beta1.SecretKeyIPMIPassword),
 	)
 	if c.IPMIProblem == "" && len(kg) > maxKg {
 		c.IPMIProblem = fmt.Sprintf("key %s has %d bytes, IPMI carries %d", v1beta1.SecretKeyIPMIKg, len(kg), maxKg)

@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"kubevirtbmc.dev/pkg/grpcstatus"
+	"kubevirtbmc.dev/pkg/ipmiuser"
 	errorsv1 "kubevirtbmc.dev/proto/gen/go/bmc/errors/v1"
 	registryv1 "kubevirtbmc.dev/proto/gen/go/bmc/registry/v1"
 	statev1 "kubevirtbmc.dev/proto/gen/go/bmc/state/v1"
@@ -23,10 +24,6 @@ const (
 	// Lengths that StateService accepts, in characters.
 	maxUsername = 64
 	maxPassword = 128
-
-	// Lengths that IPMI can carry, in bytes (IPMI 2.0 sections 22.28 and 22.30).
-	maxIPMIUsername = 16
-	maxIPMIPassword = 20
 
 	rolePrefix = "ROLE_"
 )
@@ -52,7 +49,7 @@ func (a Account) RegistryRole() registryv1.Role {
 // Protocols are those that can carry the account's name and password.
 func (a Account) Protocols() []registryv1.Protocol {
 	protocols := []registryv1.Protocol{registryv1.Protocol_PROTOCOL_REDFISH}
-	if len(a.Username) <= maxIPMIUsername && len(a.Password) <= maxIPMIPassword {
+	if ipmiuser.Fits(a.Username, a.Password) {
 		protocols = append(protocols, registryv1.Protocol_PROTOCOL_IPMI)
 	}
 	return protocols

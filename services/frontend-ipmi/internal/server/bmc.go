@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"kubevirtbmc.dev/pkg/ipmiuser"
 	referencev1 "kubevirtbmc.dev/proto/gen/go/bmc/reference/v1"
 	registryv1 "kubevirtbmc.dev/proto/gen/go/bmc/registry/v1"
 	"kubevirtbmc.dev/services/frontend-ipmi/internal/command"
@@ -18,12 +19,10 @@ import (
 	"kubevirtbmc.dev/services/frontend-ipmi/internal/session"
 )
 
-// Bounds of what IPMI can carry (IPMI v2.0 sections 13.20 and 22.30).
+// Bounds of what IPMI can carry (IPMI v2.0 sections 13.31 and 22.30).
 const (
-	maxUsername = 16
-	maxPassword = 20
-	maxKg       = 20
-	maxUsers    = 62 // Numbered from 2 on with 6 bits.
+	maxKg    = 20
+	maxUsers = 62 // Numbered from 2 on with 6 bits.
 )
 
 // bmc is what the registry says of a BMC, checked and in this package's terms.
@@ -87,7 +86,7 @@ func parseBMC(in *registryv1.BMC) (*bmc, error) {
 			continue
 		}
 		name, password := a.GetUsername(), a.GetPassword()
-		if name == "" || len(name) > maxUsername || password == "" || len(password) > maxPassword {
+		if name == "" || password == "" || !ipmiuser.Fits(name, password) {
 			b.skipped = append(b.skipped, name)
 			continue
 		}

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"time"
 
+	"kubevirtbmc.dev/pkg/ipmiuser"
 	"kubevirtbmc.dev/services/frontend-ipmi/internal/ipmi"
 	"kubevirtbmc.dev/services/frontend-ipmi/internal/rmcpplus"
 	"kubevirtbmc.dev/services/frontend-ipmi/internal/session"
@@ -127,7 +128,7 @@ func (e *endpoint) challenge(s *session.Session, request rmcpplus.RAKP1) {
 func (s *Server) secretOf(username string) []byte {
 	mac := hmac.New(sha256.New, s.secret[:])
 	mac.Write([]byte(username))
-	return mac.Sum(nil)[:maxPassword]
+	return mac.Sum(nil)[:ipmiuser.MaxPassword]
 }
 
 // rakp3 answers RAKP message 3 (IPMI v2.0 section 13.22) and opens the session.

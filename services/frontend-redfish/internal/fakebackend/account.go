@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"kubevirtbmc.dev/pkg/grpcstatus"
+	"kubevirtbmc.dev/pkg/ipmiuser"
 	errorsv1 "kubevirtbmc.dev/proto/gen/go/bmc/errors/v1"
 	registryv1 "kubevirtbmc.dev/proto/gen/go/bmc/registry/v1"
 	statev1 "kubevirtbmc.dev/proto/gen/go/bmc/state/v1"
@@ -86,7 +87,7 @@ func (b *Backend) CreateAccount(ctx context.Context, r *statev1.CreateAccountReq
 		Username: r.GetUsername(), Role: r.GetRole(), Disabled: r.GetDisabled(), PasswordChangeRequired: r.GetPasswordChangeRequired(),
 		Protocols: []registryv1.Protocol{registryv1.Protocol_PROTOCOL_REDFISH},
 	}
-	if len(r.GetUsername()) <= 16 && len(r.GetPassword()) <= 20 {
+	if ipmiuser.Fits(r.GetUsername(), r.GetPassword()) {
 		stored.Protocols = append(stored.Protocols, registryv1.Protocol_PROTOCOL_IPMI)
 	}
 	a.stored = append(a.stored, stored)

@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"kubevirtbmc.dev/pkg/grpcstatus"
+	"kubevirtbmc.dev/pkg/ipmiuser"
 	"kubevirtbmc.dev/pkg/logkey"
 	errorsv1 "kubevirtbmc.dev/proto/gen/go/bmc/errors/v1"
 	registryv1 "kubevirtbmc.dev/proto/gen/go/bmc/registry/v1"
@@ -222,8 +223,7 @@ func (s *Server) createAccount(ctx context.Context, c *call) (reply, error) {
 			message.New(message.ResourceAlreadyExists, "ManagerAccount", propertyUserName, *name).About("#/" + propertyUserName),
 		}}
 	case errorsv1.Reason_REASON_LIMIT_REACHED:
-		e := message.Errorf(http.StatusBadRequest, message.CreateLimitReachedForResource)
-		return reply{}, e
+		return reply{}, message.Errorf(http.StatusBadRequest, message.CreateLimitReachedForResource)
 	}
 	if err != nil {
 		return reply{}, err
@@ -241,20 +241,13 @@ func (s *Server) createAccount(ctx context.Context, c *call) (reply, error) {
 	return reply{status: http.StatusCreated, body: answer, location: answer.ODataID}, nil
 }
 
-// Lengths that IPMI can carry, in bytes (IPMI 2.0 sections 22.28 and 22.30).
-const (
-	maxIPMIUsername = 16
-	maxIPMIPassword = 20
-)
-
 // checkTypes refuses account types other than those that an account has by its name
 // and password: whom IPMI can carry, may use it.
 func checkTypes(types []string, request *statev1.CreateAccountRequest) *message.Error {
 	if types == nil {
 		return nil
 	}
-	ipmi := len(request.GetUsername()) <= maxIPMIUsername && len(request.GetPassword()) <= maxIPMIPassword
-	has := resource.AccountTypes(ipmi)
+	has := resource.AccountTypes(ipmiuser.Fits(request.GetUsername(), request.GetPassword()))
 	slices.Sort(has)
 	slices.Sort(types)
 	if slices.Equal(has, slices.Compact(types)) {
